@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.replicas.commit import record_slots
 from tidemark.cluster.replicas.core.placement import Kept
 from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Position, Role
-from tidemark.errors import NoQuorumError, RetryableError
+from tidemark.errors import NoQuorumError, RetryableError, UnreachableError
 from tidemark.ledger.cluster.node_watch import WatchRow
+from tidemark.proof.cluster.replicas import show_replicas
+from tidemark.proof.explanation import Explanation
+from tidemark.proof.prove import why
 from tidemark.settings.model import ClusterSettings, NodeSettings
 from tidemark.stores.local import LocalStore
 
@@ -28,6 +32,7 @@ def group_of(**roles: Role) -> Group:
     return Group(tuple(Member(name, role, END) for name, role in roles.items()), 2, committed=END.position)
 
 
+HOURLY = ClusterSettings(replicas=3, replace_hours=1)
 AWAY = group_of(n1=Role.MASTER, n2=Role.OFFLINE, n3=Role.SLAVE)
 
 
@@ -36,6 +41,7 @@ AWAY = group_of(n1=Role.MASTER, n2=Role.OFFLINE, n3=Role.SLAVE)
     [
         ({"n1": AWAY}, ("n1", "n2", "n3"), ("n5", "n4"), (Wanted("add", "n4"), Wanted("add", "n5"))),
         ({"n1": AWAY}, ("n1", "n2", "n3", "n4"), (), (Wanted("remove", "n2"),)),
+        ({"n1": AWAY}, ("n1", "n2", "n3", "n4"), ("n5",), (Wanted("remove", "n2"),)),
         ({"n1": AWAY}, ("n1", "n2", "n3"), (), f"group n1: {Kept.NO_SPARE.value}"),
         (
             {"n1": AWAY, "n2": group_of(n2=Role.OFFLINE, n3=Role.SLAVE, n1=Role.SLAVE)},
@@ -55,7 +61,14 @@ AWAY = group_of(n1=Role.MASTER, n2=Role.OFFLINE, n3=Role.SLAVE)
 def test_which_change_comes_next(
     groups: dict[str, Group], ring: tuple[str, ...], spares: tuple[str, ...], expected: tuple[Wanted, ...] | str
 ) -> None:
-    assert choose_changes(groups, "n2", ring, spares, {"n2": 2 * HOUR}, after_s=HOUR) == expected
+    asked = choose_changes(groups, "n2", ring, spares, {"n2": 2 * HOUR}, silent={"n2"}, settings=HOURLY)
+    assert asked == expected
+
+
+def test_no_node_leaves_while_another_one_is_away_to_which_its_slots_would_go() -> None:
+    ring = ("n1", "n2", "n3", "n4")
+    told = choose_changes({"n1": AWAY}, "n2", ring, (), {"n2": 2 * HOUR}, silent={"n2", "n4"}, settings=HOURLY)
+    assert told == "node n4 does not answer either, and what n2 had may belong there"
 
 
 def test_who_is_due() -> None:
@@ -203,3 +216,97 @@ def test_a_change_that_was_rolled_back_is_not_made_again_and_no_node_leaves_for_
     assert replace_away(centre.app, centre.receiver) == Replaced(gone, "add n5", "done"), "another one may"
     watch_groups(centre.app, centre.receiver)
     assert replace_away(centre.app, centre.receiver) == Replaced(gone, f"remove {gone}", "done")
+
+
+def plan_and_die(centre: LoadedCentre, gone: str) -> None:
+    """A run that ends behind the record of its change, whose node then dies."""
+    centre.away = set(centre.app.settings.nodes) - {"n4", "n5"}
+    with pytest.raises(NoQuorumError):
+        replace_away(centre.app, centre.receiver)
+    assert centre.sql("SELECT node, state FROM cluster_change") == [("n4", "planned")]
+    centre.away = {gone, "n4"}
+
+
+def test_a_join_whose_node_dies_is_given_up_and_another_node_takes_the_place(centre: LoadedCentre) -> None:
+    spare_nodes(centre, "n4", "n5")
+    gone = centre.header
+    stay_away(centre, gone, 1)
+    plan_and_die(centre, gone)
+    assert replace_away(centre.app, centre.receiver, wait=False) == Replaced(gone, "add n5", "swapped")
+    told = centre.sql("SELECT node, state FROM cluster_change ORDER BY node")
+    assert told == [("n4", "rolled_back"), ("n5", "swapped")]
+    assert ("cluster.given_up",) in centre.sql("SELECT action FROM audit")
+
+
+def test_the_only_node_that_can_join_is_asked_again_when_it_is_back(centre: LoadedCentre) -> None:
+    gone = centre.header
+    stay_away(centre, gone, 1)
+    plan_and_die(centre, gone)
+    with pytest.raises(UnreachableError):
+        replace_away(centre.app, centre.receiver)
+    assert centre.sql("SELECT node, state FROM cluster_change") == [("n4", "rolled_back")], "others may change the nodes"
+    centre.away = {gone}
+    assert replace_away(centre.app, centre.receiver, wait=False) == Replaced(gone, "add n4", "swapped")
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Callable[[int], LoadedCentre]:
+    """Groups of two, of three nodes, with this quorum; a fourth node is in the settings."""
+
+    def make(quorum: int) -> LoadedCentre:
+        made = LoadedCentre(tmp_path, replicas=2, quorum=quorum)
+        made.land(1)
+        made.load()
+        with made.cluster() as cluster:
+            record_slots(cluster)
+        set_quorum(made, quorum)
+        spare_nodes(made, "n4")
+        return made
+
+    return make
+
+
+def set_quorum(centre: LoadedCentre, quorum: int) -> None:
+    assert centre.app.settings.cluster is not None
+    cluster = replace(centre.app.settings.cluster, replace_hours=1, quorum=quorum)
+    centre.app.settings = replace(centre.app.settings, cluster=cluster)
+
+
+def test_a_group_of_two_that_can_do_with_one_member_gets_another(pair: Callable[[int], LoadedCentre]) -> None:
+    centre = pair(1)
+    gone = centre.header
+    stay_away(centre, gone, 1)
+    assert replace_away(centre.app, centre.receiver) == Replaced(gone, f"remove {gone}", "done")
+    left = {"n1", "n2", "n3"} - {gone}
+    centre.away |= {min(left)}
+    watch_groups(centre.app, centre.receiver)
+    assert replace_away(centre.app, centre.receiver) == Replaced(), "not while another node is away"
+    centre.away = {gone, "n4"}
+    watch_groups(centre.app, centre.receiver)
+    assert replace_away(centre.app, centre.receiver).why.startswith("it left, and no node can join for it: n4: ")
+    centre.away = {gone}
+    assert replace_away(centre.app, centre.receiver) == Replaced(gone, "add n4", "done")
+    watch_groups(centre.app, centre.receiver)
+    assert replace_away(centre.app, centre.receiver) == Replaced()
+    with centre.cluster() as cluster:
+        assert set(cluster.table.ring.names) == {*left, "n4"}
+    assert len(centre.rows()) == 1
+
+
+def test_where_the_quorum_is_all_members_the_sentence_says_what_replaces_one(pair: Callable[[int], LoadedCentre]) -> None:
+    centre = pair(2)
+    gone = centre.header
+    stay_away(centre, gone, 1)
+    told = (
+        f"with a quorum of all 2 replicas nobody replaces {gone} by itself: bring it back, or set [cluster] quorum = 1"
+        " until ./tidemark replica replace has done it"
+    )
+    assert replace_away(centre.app, centre.receiver).why.endswith(told)
+    groups = {group.group: group.waits for group in show_replicas(centre.app, centre.receiver).groups}
+    assert groups[gone].endswith(told) and [header for header, waits in groups.items() if told not in waits]
+    explained = why(centre.app, f"node:{gone}")
+    assert isinstance(explained, Explanation) and explained.if_you_wait.endswith(told)
+    set_quorum(centre, 1)
+    watch_groups(centre.app, centre.receiver)
+    assert replace_away(centre.app, centre.receiver) == Replaced(gone, f"remove {gone}", "done")
+    assert len(centre.rows()) == 1

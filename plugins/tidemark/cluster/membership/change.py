@@ -129,7 +129,10 @@ def joining_row(app: App, receiver: ReceiverSettings, wanted: Wanted) -> NodeRow
     return row
 
 
-__all__ = ["ChangeResult", "PlanReport", "Wanted", "change_nodes", "init_cluster", "plan_change", "roll_back"]
+GIVEN_UP = "cluster.given_up"
+"""In the audit: a change that was rolled back since its node cannot join."""
+
+__all__ = ["GIVEN_UP", "ChangeResult", "PlanReport", "Wanted", "change_nodes", "init_cluster", "plan_change", "roll_back"]
 
 
 @dataclass(frozen=True)
@@ -237,8 +240,9 @@ def change_nodes(
     return _read_result(app, receiver, change.change_id)
 
 
-def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
-    """Undo the open change, whose table is not in force yet. A second call changes nothing.
+def roll_back(app: App, receiver: ReceiverSettings, *, given_up: str = "") -> ChangeResult:
+    """Undo the open change, whose table is not in force yet. A second call changes nothing. `given_up`: undo this change
+    alone, because its node cannot join; the audit has that, and it may be asked for again.
 
     NotFoundError if none is open and the last was not rolled back. UsageError if the table is in force: the reverse is a
     change of its own then.
@@ -252,6 +256,10 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
             joining = {row.node for row in rows if row.state == "joining"}
             back = {name for name in joining if copy_rows.copies_at(connection, receiver.name, name)}  # left earlier
             newest = table_rows.newest_changes(connection, receiver.name, 1)
+        if given_up and (change is None or change.change_id != given_up):
+            raise NotFoundError(
+                f"the change {given_up} is not open any more", hint="./tidemark cluster show", subject=given_up
+            )
         if change is None and newest and newest[0].state == "rolled_back":
             return ChangeResult(newest[0].from_epoch, 0, 0, "rolled_back")
         if change is None:
@@ -274,6 +282,8 @@ def roll_back(app: App, receiver: ReceiverSettings) -> ChangeResult:
             for name in back:
                 table_rows.set_node_state(connection, receiver.name, name, "left", database_time(connection))
                 table_rows.note_node(connection, receiver.name, name, 1)  # it has an earlier table: to be released later
+            if given_up:
+                journal.record_decision(connection, GIVEN_UP, change.change_id, node=change.node)
             journal.record_decision(
                 connection, "cluster.rolled_back", change.change_id, change=change.kind, node=change.node
             )

@@ -2,35 +2,47 @@
 
     replaced = replace_away(app, receiver)        # by its own command or task: data moves for hours, and the watch goes on
 
-A node that the watch has missed for `[cluster] replace_hours` leaves the cluster. Before that one of the settings that was
-never in it joins, if there is one: the first that answers, has a free folder and room. One change is made at a time, and
+A node that the watch has missed for `[cluster] replace_hours` leaves the cluster, and one of the settings that was never in
+it joins, if there is one: the first that answers, has a free folder and room. It joins before if there are just as many
+nodes as replicas, else behind it, once all nodes answer. One change is made at a time, and
 none while a group of the node has fewer members in step than its quorum. A change that was begun is gone on with, also if
-the node is back meanwhile; one that the operator rolled back is not begun again. `choose_changes` is pure.
+the node is back meanwhile. One whose table is not in force yet is given up if its node cannot join any more: the next
+call, or the same one, chooses anew. One that the operator rolled back is not begun again. `choose_changes` is pure.
 
 Source: seed 003 "Data replication of Meta Data" (characteristic 2); seed 001 "Two-phase method".
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.app import App
 from tidemark.cluster.health.watch import find_due
-from tidemark.cluster.membership.change import Wanted, change_nodes
-from tidemark.cluster.nodes.cluster import Cluster, describe_change, require_cluster
-from tidemark.cluster.replicas.core.placement import Kept, plan_replacement
-from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Position, Role
+from tidemark.cluster.membership.change import GIVEN_UP, Wanted, change_nodes, roll_back
+from tidemark.cluster.nodes.cluster import Cluster, describe_change, require_cluster, require_settings
+from tidemark.cluster.replicas.core.placement import Kept, describe_unreplaced, plan_replacement
+from tidemark.cluster.replicas.core.roles import Arbitrator, Group, LogEnd, Member, Position, Role
 from tidemark.cluster.replicas.deliver import lacking_members
-from tidemark.errors import LeaseHeldError, RetryableError, TidemarkError
+from tidemark.errors import (
+    CorruptionError,
+    DiskFullError,
+    LeaseHeldError,
+    PermanentError,
+    RetryableError,
+    TidemarkError,
+    UnreachableError,
+)
+from tidemark.ledger import journal
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
 from tidemark.ledger.cluster.node_watch import PAUSE_SECONDS, WatchRow, read_watch
 from tidemark.ledger.cluster.tables import ChangeRow
 from tidemark.ledger.database import database_time
 from tidemark.progress import Progress, ignore_progress
-from tidemark.settings.model import ReceiverSettings
+from tidemark.settings.model import ClusterSettings, ReceiverSettings
 
 _OURS = "replace-"  # how the ids of these changes begin; then node, number, kind
 
@@ -63,15 +75,38 @@ def replace_away(
 
     Errors as `change_nodes`: the next call goes on. RetryableError if none of several nodes can join.
     """
+    if not require_settings(app, receiver).replace_hours:
+        return Replaced()
+    return _go_on(app, receiver, progress, wait) or _begin(app, receiver, progress, wait)
+
+
+def _go_on(app: App, receiver: ReceiverSettings, progress: Progress, wait: bool) -> Replaced | None:
+    """Go on with a change of ours that is open. None without one, or if it was given up since its node cannot join."""
+    with app.ledger.read() as connection:
+        change = table_rows.open_change(connection, receiver.name)
+    if change is None or not _gone_of(change):
+        return None
+    asked = Wanted(change.kind, change.node, request=change.change_id)
+    try:
+        return Replaced(_gone_of(change), str(asked), change_nodes(app, receiver, asked, progress, wait).state)
+    except (UnreachableError, DiskFullError, CorruptionError, PermanentError):
+        with app.ledger.read() as connection:
+            now = table_rows.open_change(connection, receiver.name)
+        if change.kind != "add" or now is None or (now.change_id, now.state) != (change.change_id, "planned"):
+            raise
+        roll_back(app, receiver, given_up=change.change_id)
+        return None
+
+
+def _begin(app: App, receiver: ReceiverSettings, progress: Progress, wait: bool) -> Replaced:
+    """Begin the change that comes next."""
     with require_cluster(app, receiver) as cluster:
-        hours = cluster.settings.replace_hours
-        if not hours:
-            return Replaced()
         with app.ledger.read() as connection:
             change = table_rows.open_change(connection, receiver.name)
             seen = read_watch(connection, receiver.name)
             known = {row.node for row in table_rows.nodes_of_receiver(connection, receiver.name)}
             changes = table_rows.newest_changes(connection, receiver.name)
+            given_up = {row.change_id for row in changes if journal.was_decided(connection, GIVEN_UP, row.change_id)}
             now = database_time(connection)
             groups = _read_groups(
                 cluster,
@@ -79,49 +114,66 @@ def replace_away(
                 seen,
                 lacking=set(lacking_members(connection, receiver.name, cluster.table)),
             )
-        ring = cluster.table.ring.names
+        ring, replicas = cluster.table.ring.names, cluster.table.replicas
         due = find_due(seen, ring, cluster.settings)
-    if change is not None and _gone_of(change):
-        asked = Wanted(change.kind, change.node, request=change.change_id)
-        return Replaced(_gone_of(change), str(asked), change_nodes(app, receiver, asked, progress, wait).state)
+    spares = sorted(app.settings.nodes.keys() - known)
     gone = next(iter(due), "")
-    if not gone:
+    place = "" if gone or any(node not in seen or seen[node].misses for node in ring) else _find_open_place(changes)
+    whose = gone or place
+    if not whose or (place and (change is not None or not spares)):
         return Replaced()
     if change is not None:
         return Replaced(gone, why=describe_change(change))
-    if now - seen[gone].at >= PAUSE_SECONDS:
-        return Replaced(
-            gone, why=f"the watch looked {(now - seen[gone].at) / 3600:,.0f} h ago: run ./tidemark replica watch"
-        )
-    ours = [row for row in changes if _gone_of(row) == gone]
-    last = next((row for row in ours if row.state == "done"), None)
-    joined = last is not None and last.kind == "add" and last.node in ring
-    chosen = choose_changes(
-        groups, gone, ring, () if joined else app.settings.nodes.keys() - known, due, after_s=hours * 3600
-    )
+    looked = min(seen[node].at for node in ring if node in seen)
+    if now - looked >= PAUSE_SECONDS:
+        return Replaced(whose, why=f"the watch looked {(now - looked) / 3600:,.0f} h ago: run ./tidemark replica watch")
+    chosen: tuple[Wanted, ...] | str = tuple(Wanted("add", name) for name in spares)
+    if gone:
+        silent = {node for node, row in seen.items() if row.misses}
+        chosen = choose_changes(groups, gone, ring, spares, due, silent=silent, settings=cluster.settings)
     if isinstance(chosen, str):
-        return Replaced(gone, why=chosen)
-    undone = {(row.kind, row.node) for row in ours if row.state == "rolled_back" and row.begun >= seen[gone].since}
+        told = describe_unreplaced(gone, min(cluster.quorum, replicas), replicas)
+        return Replaced(gone, why=f"{chosen}; {told}" if told else chosen)
+    ours = [row for row in changes if _gone_of(row) == whose]
+    since = seen[gone].since if gone else max(row.begun for row in ours if row.kind == "remove")
+    undone = {
+        (row.kind, row.node)
+        for row in ours
+        if row.state == "rolled_back" and row.begun >= since and row.change_id not in given_up
+    }
     left = [wanted for wanted in chosen if (wanted.kind, wanted.node) not in undone]
     if not left:
         told = ", ".join(sorted(" ".join(one) for one in undone))
-        return Replaced(gone, why=f"{told} was rolled back: ./tidemark cluster add another node, or remove {gone}, by hand")
+        return Replaced(
+            whose, why=f"{told} was rolled back: ./tidemark cluster add another node, or remove {whose}, by hand"
+        )
     unable = []
     for wanted in left:
-        asked = replace(wanted, request=f"{_OURS}{gone}-{len(ours)}-{wanted.kind}")
+        asked = replace(wanted, request=f"{_OURS}{whose}-{len(ours)}-{wanted.kind}")
         try:
-            return Replaced(gone, str(asked), change_nodes(app, receiver, asked, progress, wait).state)
+            return Replaced(whose, str(asked), change_nodes(app, receiver, asked, progress, wait).state)
         except LeaseHeldError:
             raise
         except TidemarkError as error:
-            if len(left) == 1 or _is_recorded(app, receiver, asked.request):
+            if (len(left) == 1 and gone) or _is_recorded(app, receiver, asked.request):
                 raise
             unable.append(f"{wanted.node}: {error.message}")
+    if place:
+        return Replaced(place, why=f"it left, and no node can join for it: {'; '.join(unable)}")
     raise RetryableError(
         f"{gone} stays away, and no node can take its places: {'; '.join(unable)}",
         hint=f"bring one of them up, or ./tidemark cluster remove {gone}",
         subject=gone,
     )
+
+
+def _find_open_place(changes: Collection[ChangeRow]) -> str:
+    """Return a node that left by a change of ours, and for which none joined; "" for none."""
+    left = Counter[str]()
+    for row in changes:
+        if row.state == "done" and (gone := _gone_of(row)):
+            left[gone] += {"remove": 1, "add": -1}[row.kind]
+    return next((gone for gone in sorted(left) if left[gone] > 0), "")
 
 
 def _gone_of(change: ChangeRow) -> str:
@@ -142,21 +194,32 @@ def choose_changes(
     spares: Collection[str],
     away_s: Mapping[str, float],
     *,
-    after_s: float,
+    silent: Collection[str],
+    settings: ClusterSettings,
 ) -> tuple[Wanted, ...] | str:
     """Return the changes of which the first possible one comes next, or why there is none. Pure.
 
-    `groups`: header → those that have a log; `spares`: nodes of the settings that may join. Each group of the node must
+    `groups`: header → those that have a log; `spares`: nodes of the settings that may join; `silent`: who did not answer the
+    last round. Each group of the node must
     agree, by `plan_replacement`, and some node must be free for it.
+
+    Where more nodes are there than a group has, the node leaves first: a node that joined before would move slots to it, and
+    that never ends. For the same reason no other node may be away then.
     """
     free = dict.fromkeys(ring, 1.0) | dict.fromkeys(spares, 0.0)
     free.pop(gone)
     for header, group in sorted(groups.items()):
         if any(member.name == gone for member in group.members):
-            planned = plan_replacement(group, away_s, free, after_s=after_s)
+            planned = plan_replacement(group, away_s, free, after_s=settings.replace_hours * 3600)
             if isinstance(planned, Kept):
                 return f"group {header}: {planned.value}"
-    return tuple(Wanted("add", name) for name in sorted(spares)) or (Wanted("remove", gone),)
+    joining = tuple(Wanted("add", name) for name in sorted(spares))
+    if len(ring) <= settings.replicas and joining:
+        return joining
+    away = next((node for node in ring if node != gone and node in silent), "")
+    if away:
+        return f"node {away} does not answer either, and what {gone} had may belong there"
+    return (Wanted("remove", gone),)
 
 
 def _read_groups(
@@ -177,7 +240,8 @@ def _read_groups(
             Member(name, _role_of(row, name, seen.get(name), lacks=(header, name) in lacking), LogEnd(settled, 0))
             for name in names
         ]
-        found[header] = Group(tuple(members), min(cluster.quorum, len(names)), committed=settled)
+        quorum = min(cluster.quorum, len(names))
+        found[header] = Group(tuple(members), quorum, Arbitrator.ONLINE, settled)  # the ledger is it: it just answered
     return found
 
 

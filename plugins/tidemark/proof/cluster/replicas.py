@@ -13,6 +13,7 @@ from typing import Any
 
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import Cluster, require_cluster
+from tidemark.cluster.replicas.core.placement import describe_unreplaced
 from tidemark.cluster.replicas.core.roles import Role
 from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.cluster.replicas.log import Tail
@@ -22,6 +23,7 @@ from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
 from tidemark.ledger.cluster.recoveries import RecoveryRow, find_at_work, read_recoveries
 from tidemark.ledger.database import database_time
 from tidemark.ledger.leases import Leases
+from tidemark.proof.explanation import join_names
 from tidemark.settings.model import ReceiverSettings
 
 _ROUNDS = 5
@@ -85,6 +87,7 @@ def show_replicas(app: App, receiver: ReceiverSettings) -> ReplicasView:
             logs, tails = heard[header]
             mine = {name: count for (other, name), count in lacking.items() if other == header}
             judged = judge_replicas(row, cluster.identity, logs.names, tails, logs.silent, mine)
+            judged = _add_unreplaced(judged, logs.quorum)
             groups.append(_add_recoveries(judged, recoveries))
     return ReplicasView(receiver.name, tuple(groups))
 
@@ -133,6 +136,13 @@ def _add_recoveries(group: GroupReplicasView, recoveries: Mapping[tuple[str, str
         for member in group.members
     )
     return replace(group, members=members)
+
+
+def _add_unreplaced(group: GroupReplicasView, quorum: int) -> GroupReplicasView:
+    """Add what a group waits for if a member is offline that nobody replaces by itself."""
+    gone = [member.node for member in group.members if member.role is Role.OFFLINE]
+    told = describe_unreplaced(join_names(gone), quorum, len(group.members)) if gone else ""
+    return replace(group, waits="; ".join(filter(None, (group.waits, told))))
 
 
 def judge_replicas(

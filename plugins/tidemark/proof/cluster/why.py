@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.cluster.nodes.cluster import NodeStores, cluster_settings
+from tidemark.cluster.nodes.cluster import NodeStores, cluster_settings, require_settings
 from tidemark.cluster.replicas.catch_up import as_now, schema_digest
+from tidemark.cluster.replicas.core.placement import describe_unreplaced
 from tidemark.cluster.replicas.core.roles import Role
 from tidemark.cluster.replicas.deliver import late_members
 from tidemark.errors import NotFoundError, TidemarkError
@@ -59,6 +60,7 @@ def _explain_named_node(app: App, receiver: ReceiverSettings, name: str) -> Expl
         going = [row for row in copy_rows.copies_at(connection, receiver.name, name) if row.state == "going"]
         late = late_members(connection, receiver.name, table_of(connection, receiver.name))
         behind = as_now(connection, {name: late.get(name, [])})[name]
+        settings, replicas = require_settings(app, receiver), table_of(connection, receiver.name).replicas
         row = next(row for row in table_rows.nodes_of_receiver(connection, receiver.name) if row.node == name)
         missed = read_watch(connection, receiver.name).get(name)
     roles = _roles_of(app, receiver, name) if row.state == "serving" else {}
@@ -75,6 +77,7 @@ def _explain_named_node(app: App, receiver: ReceiverSettings, name: str) -> Expl
             free=free,
             roles=roles,
             missed=missed,
+            unreplaced=describe_unreplaced(name, min(settings.quorum, replicas), replicas),
         )
     )
 
@@ -162,6 +165,7 @@ class NodeFacts:
     free: int | None = None  # bytes
     roles: Mapping[str, ReplicaView] = field(default_factory=dict)  # by the header of the group
     missed: WatchRow | None = None
+    unreplaced: str = ""  # why nobody replaces it by itself, "" if somebody can
 
 
 @dataclass(frozen=True)
@@ -227,7 +231,8 @@ def _node_state(f: NodeFacts) -> tuple[str, str, str, str]:
             "away",
             f.away,
             "./tidemark doctor; is the machine up, its disk mounted?",
-            "reads go to the other copies, loads commit while a quorum answers, and it catches up when it is back",
+            "reads go to the other copies, loads commit while a quorum answers, and it catches up when it is back"
+            + (f"; {f.unreplaced}" if f.unreplaced else ""),
         )
     if node.state == "joining":
         cause = "its change is not in force yet: nothing moves before every group has a quorum that knows the new table"

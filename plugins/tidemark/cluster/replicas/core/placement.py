@@ -58,6 +58,18 @@ def plan_replacement(
     return Replacement(longest, free[0], tuple(free[0] if name == longest else name for name in names))
 
 
+def describe_unreplaced(gone: str, quorum: int, size: int) -> str:
+    """Say in one sentence why nobody replaces `gone` by itself, and what does; "" if a group of `size` can do without it."""
+    if quorum < size:
+        return ""
+    if size == 1:
+        return f"with one replica nobody replaces {gone}: bring it back, or its files are those of the sites"
+    return (
+        f"with a quorum of all {size} replicas nobody replaces {gone} by itself: bring it back, or set [cluster] quorum ="
+        f" {size - 1} until ./tidemark replica replace has done it"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Switchover:
     """A planned change of the master."""
