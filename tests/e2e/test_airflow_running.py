@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -24,6 +27,7 @@ pytestmark = [pytest.mark.full, pytest.mark.real("airflow")]
 STEPS = ("recover", "select_files", "sync_schema", "transfer_deletes", "transfer_files", "finish", "cleanup")
 PLANT1, PLANT2 = "tidemark_sync__plant1", "tidemark_sync__plant2"
 SCALE = "tidemark_cluster_scale"
+WATCH, RECOVER = "tidemark_replica_watch", "tidemark_replica_recover"
 APPROVE = "tidemark_approve"
 NODES = """
 [receivers.spread]
@@ -356,6 +360,32 @@ def test_a_person_is_asked_before_a_node_joins(airflow: RunningAirflow, spread: 
     airflow.call("POST", f"/api/v2/dags/{SCALE}/dagRuns/{run}/clear", {"dry_run": False})
     assert airflow.wait_for_run(SCALE, run) == "success", "cleared whole, nobody is asked about what is done"
     assert spread.tidemark("cluster", "show")["epoch"] == 2
+
+
+def test_a_node_that_stays_away_leaves_and_another_one_joins(airflow: RunningAirflow, spread: Deployment) -> None:
+    """Rounds of the watch miss it, the other DAG replaces it: by runs that a person triggers, besides those of the clock."""
+    more = NODES.replace("quorum = 2", "quorum = 1\nreplace_hours = 1") + '[nodes.n5]\nstore = "n5"\n'
+    spread.write(more + '[airflow]\nwatch_schedule = ""\nrecover_schedule = ""\n')
+    for dag in (WATCH, RECOVER):
+        airflow.wait_for_dag(dag)
+    (spread.root / "n5").mkdir()
+    shutil.move(spread.root / "n1", spread.root / "lost")
+    for _ in range(3):
+        sync(airflow, WATCH)
+    with closing(sqlite3.connect(spread.root / "var/ledger.db")) as rows, rows:
+        rows.execute("UPDATE node_watch SET since = since - 7200 WHERE misses > 0")
+
+    def nodes() -> dict[str, str]:
+        return {node["name"]: node["state"] for node in spread.tidemark("cluster", "show")["nodes"]}
+
+    sync(airflow, RECOVER)
+    assert nodes().keys() >= {"n2", "n3"} and "n1" not in nodes() and "n5" not in nodes()
+    sync(airflow, WATCH)
+    sync(airflow, RECOVER)
+    assert nodes()["n5"] == "serving"
+    assert spread.tidemark("cluster", "check")["problems"] == []
+    sync(airflow, RECOVER)
+    assert spread.tidemark("replica", "replace")["did"] == "", "nothing more is to be done"
 
 
 def test_a_broken_edit_shows_its_line_and_stops_nobody(airflow: RunningAirflow, deployment: Deployment) -> None:
