@@ -35,7 +35,7 @@ everything.groupBy("k", "table").count().orderBy("k", "table").show()
 
 # %% A stream into Parquet. A batch that comes again after a death overwrites itself.
 def keep(batch: DataFrame, number: int) -> None:
-    batch.write.mode("overwrite").parquet(str(out / f"batch={number}"))
+    batch.write.mode("overwrite").option("compression", "zstd").parquet(str(out / f"batch={number}"))
 
 
 stream = spark.readStream.format("tidemark_changes").options(tables="shop.orders", rowsPerBatch="100000").load(settings)
