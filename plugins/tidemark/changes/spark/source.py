@@ -48,10 +48,13 @@ def sort_by_shard(frame: DataFrame, shards: int) -> DataFrame:
 
 @dataclass(frozen=True)
 class Found:
-    """What the driver found when a frame was made: transactions `first` to before `end`, and the columns of its table."""
+    """What the driver found when a frame was made: transactions `first` to before `end`, and the columns of its table.
+
+    `first`: None where the store begins behind that. A stream may have passed it long ago.
+    """
 
     asked: Asked
-    first: int
+    first: int | None
     end: int
     types: Types
 
@@ -109,7 +112,10 @@ class ChangesSource(DataSource):  # type: ignore[misc]
     def _look(self) -> Found:
         asked = parse_asked(self.options)
         reader = Reader(Disk(Path(asked.store)))
-        first = number_of_point(reader, asked.start)
+        try:
+            first = number_of_point(reader, asked.start)
+        except NotFoundError:
+            first = None
         end = number_of_point(reader, asked.end) if asked.end else reader.view.end.seq + 1
         return Found(asked, first, end, find_columns(reader, asked.table) if asked.table else {})
 
@@ -148,12 +154,14 @@ class ChangesReader(DataSourceReader):  # type: ignore[misc]
     """A stretch of a store. Plans on the driver and reads in the workers."""
 
     def __init__(self, found: Found, scan: Scan) -> None:
-        self._first, self._end = found.first, found.end
+        self._found = found
         self._scan = scan
 
     @hints_told()
     def partitions(self) -> list[Partition]:
-        parts = split_span(Reader(self._scan.disk), self._first, self._end, self._scan.asked)
+        reader, found = Reader(self._scan.disk), self._found
+        first = number_of_point(reader, found.asked.start) if found.first is None else found.first  # None: it says why
+        parts = split_span(reader, first, found.end, found.asked)
         return [Partition(part) for part in parts] or [Partition(None)]
 
     def read(self, partition: Partition) -> Iterator[pa.RecordBatch]:

@@ -19,7 +19,7 @@ from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Column, Kind, Mark, Rows, Shape
 from tidemark.changes.store.retain import Rules, retain
 from tidemark.changes.store.write import Limits, Writer
-from tidemark.errors import BinlogGapError, LeaseHeldError, PermanentError, UsageError
+from tidemark.errors import BinlogGapError, LeaseHeldError, NotFoundError, PermanentError, UsageError
 from tidemark.settings.load import load_settings
 
 
@@ -112,7 +112,19 @@ def test_a_stream_that_retention_overran_stops(config: Path) -> None:
     with pytest.raises(BinlogGapError, match=r"does not have any more.*hint: begin a new checkpointLocation"):
         Stream(stream.offset, path=config).read_batch()
     with pytest.raises(BinlogGapError, match="is not in the store"):
-        Stream.read_batch(stream)
+        stream.read_batch()
+
+
+def test_a_stream_that_has_passed_its_point_needs_it_no_more(config: Path) -> None:
+    """Retention took what `from` names, and the checkpoint stands behind it."""
+    first = Stream(path=config, from_="seq:2")
+    first.read_all()
+    fill_store(config.parent / "store", LAST + 1, 300, fence=2)
+    retain(Disk(config.parent / "store"), Rules(hours=4), START / 1e6 + 300 * 60)
+    again = Stream(first.offset, path=config, from_="seq:2")
+    assert places([row for batch in again.read_all() for row in batch]) == sorted(expected_changes(LAST + 1, 300))
+    with pytest.raises(NotFoundError, match="the store begins after that"):
+        read_parts(path=config, from_="seq:2")
 
 
 def test_a_column_that_comes_while_a_stream_runs_stops_it_until_it_begins_again(config: Path) -> None:
