@@ -11,7 +11,7 @@ import time
 from multiprocessing.synchronize import Barrier
 from urllib.parse import urlsplit
 
-from tidemark.changes.delivery.http.client import SESSION, ReaderClient
+from tidemark.changes.delivery.http.client.session import SESSION, ReaderClient
 from tidemark.changes.delivery.http.requests import ARROW, Checkpoint, Subscription
 from tidemark.changes.delivery.shards import Sharding
 from tidemark.changes.store.model import Rows
@@ -70,7 +70,7 @@ def hold_slowly(address: str, ready: threading.Barrier, ended: threading.Event) 
     """Ask for the largest reply, and take 64 KiB of it a second."""
     client = open_client(address, ARROW, tuple(range(SHARDS)))
     client.subscribe()
-    place, headers = urlsplit(address), client._headers
+    place, headers = urlsplit(address), client._connection.headers
     with socket.create_connection((place.hostname, place.port)) as connection:
         body = b'{"maxByteSize": 4194304}'
         head = f"POST /v1/fetchMessages HTTP/1.1\r\nHost: x\r\nAuthorization: {headers['Authorization']}\r\n"

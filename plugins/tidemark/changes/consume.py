@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
-from tidemark.app import App, open_app
+from tidemark.app import App
+from tidemark.app import open_app as open_settings
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.delivery import tasks
 from tidemark.changes.delivery.batches import Batch
 from tidemark.changes.delivery.export import Stream as LineStream
 from tidemark.changes.delivery.export import choose_tables
 from tidemark.changes.delivery.lines import DEBEZIUM, AppendedFile, DebeziumMaker, LineMaker, encode_lines
-from tidemark.changes.delivery.stream import LEASE_SECONDS, LONGEST_WAIT, GivenPoints, Options, Stream
+from tidemark.changes.delivery.stream import LEASE_SECONDS, LONGEST_WAIT, BatchStream, GivenPoints, Options, Stream
 from tidemark.changes.delivery.tasks import Change, Wanted
 from tidemark.changes.sources.source import Source, find_source
 from tidemark.errors import UsageError
-from tidemark.ledger.leases import Leases
+from tidemark.ledger.leases import Leases, this_process
 from tidemark.settings.load import load_settings
+
+if TYPE_CHECKING:
+    from tidemark.changes.delivery.http.client.member import ReaderStream
 
 DURABLE_BATCHES = 1000
 """Batches that are written before their files are made durable, at most."""
@@ -42,7 +48,11 @@ def subscribe(  # noqa: PLR0913 (each is one word of what is asked for)
     follow: bool = True,
     checkpoint_seconds: float = 5.0,
     settings: Path | str | None = None,
-) -> Stream:
+    url: str | Sequence[str] = (),
+    token: str = "",
+    ca: str = "",
+    only: Sequence[int] | None = None,
+) -> BatchStream:
     """Become a member of a task; its first one begins it. Use it with `with`; start as many processes as you like.
 
     `tables`, `shards`, `columns` (shard columns of a table), `hash`, `key_change`: of the task; left out, they are as the
@@ -51,6 +61,10 @@ def subscribe(  # noqa: PLR0913 (each is one word of what is asked for)
     shard that went to another member and came back must not go on from an old one. `rows`: of a batch, at most.
     `controls`: also what is no row. `follow`: wait for more at the end. `settings`: the file; by default as the command
     finds it.
+
+    `url`: of a reader, or of several ones of this source: from another machine, without settings, store and ledger. `token`:
+    a line of their `changes.tokens`. `ca`: a file with the certificate that vouches for theirs. `only`: at readers, these
+    shards; where readers have a ledger each, processes divide a task by it.
     """
     if point is not None and not callable(point):
         raise UsageError(
@@ -58,7 +72,6 @@ def subscribe(  # noqa: PLR0913 (each is one word of what is asked for)
             hint="point=lambda shard: READ_POINT(shard), which is asked whenever a shard begins",
             subject=task,
         )
-    app = open_app(load_settings(settings, os.environ), whose_ever=True)
     wanted = Wanted(
         task,
         source,
@@ -70,7 +83,12 @@ def subscribe(  # noqa: PLR0913 (each is one word of what is asked for)
         start,
     )
     options = Options(rows, controls, follow, checkpoint_seconds, given=point)
-    return open_stream(app, wanted, options)
+    urls = (url,) if isinstance(url, str) and url else tuple(url)
+    if urls:
+        return open_readers(urls, token, wanted, options, ca=ca, only=only)
+    if token or ca or only is not None:
+        raise UsageError("token, ca and only are for readers", hint="give `url`, or leave them out", subject=task)
+    return open_stream(open_settings(load_settings(settings, os.environ), whose_ever=True), wanted, options)
 
 
 def open_stream(app: App, wanted: Wanted, options: Options) -> Stream:
@@ -87,9 +105,32 @@ def open_stream(app: App, wanted: Wanted, options: Options) -> Stream:
     return Stream(leases, source.disk, task, choose_tables(task.tables), options)
 
 
+def open_readers(
+    urls: Sequence[str], token: str, wanted: Wanted, options: Options, *, ca: str = "", only: Sequence[int] | None = None
+) -> ReaderStream:
+    """A member of a task at readers, which has not joined yet."""
+    from tidemark.changes.delivery.http.client.member import ReaderStream
+    from tidemark.changes.delivery.http.client.readers import Address
+
+    me = this_process()
+    name = re.sub(r"[^A-Za-z0-9.-]", "-", f"{me.host[:100]}-{me.pid}-{uuid4().hex[:8]}")
+    return ReaderStream(Address(urls, token, ca), name, wanted, options, only=only)
+
+
+@dataclass(frozen=True)
+class Readers:
+    """Where `changes consume` reads without a store: addresses, the file of the token, a certificate, shards."""
+
+    urls: Sequence[str]
+    token_file: Path
+    ca: str = ""
+    only: Sequence[int] | None = None
+
+
 @dataclass(frozen=True)
 class Consumption:
-    """What `changes consume` is asked for. `write`: where lines go without a folder. `limit`: rows, 0: all."""
+    """What `changes consume` is asked for. `write`: where lines go without a folder. `limit`: rows, 0: all. `readers`: None
+    of who has the store."""
 
     wanted: Wanted
     out: Path | None = None
@@ -97,6 +138,7 @@ class Consumption:
     follow: bool = False
     limit: int = 0
     write: LineStream | None = None
+    readers: Readers | None = None
 
 
 @dataclass
@@ -115,14 +157,25 @@ class Consumed:
         one[2] = batch.segments[-1].seq
 
 
-def consume_task(app: App, asked: Consumption) -> Consumed:
-    """Be a member of a task that writes what it gets: a file a shard. Points move once the files are durable."""
-    source = find_source(app, asked.wanted.source)
-    origin = read_origin(source.disk)
-    maker = DebeziumMaker(source.name, origin) if asked.format == DEBEZIUM else LineMaker(origin)
-    done, files, waiting = Consumed(), _Files(asked), list[Batch]()
+def consume_task(app: App | None, asked: Consumption) -> Consumed:
+    """Be a member of a task that writes what it gets: a file a shard. Points move once the files are durable.
+
+    `app`: None where readers have the store. From them logs are told by their numbers.
+    """
     options = Options(controls=asked.format != DEBEZIUM, follow=asked.follow, undone=2 * DURABLE_BATCHES)
-    with open_stream(app, asked.wanted, options) as stream:
+    origin = None
+    opened: BatchStream
+    if asked.readers is not None:
+        from tidemark.changes.delivery.http.tokens import read_token
+
+        at = asked.readers
+        opened = open_readers(at.urls, read_token(at.token_file), asked.wanted, options, ca=at.ca, only=at.only)
+    else:
+        assert app is not None
+        origin, opened = read_origin(find_source(app, asked.wanted.source).disk), open_stream(app, asked.wanted, options)
+    maker = DebeziumMaker(asked.wanted.source, origin) if asked.format == DEBEZIUM else LineMaker(origin)
+    done, files, waiting = Consumed(), _Files(asked), list[Batch]()
+    with opened as stream:
         settled = stream.clock()
         try:
             while not stream.is_finished and not (asked.limit and done.rows >= asked.limit):

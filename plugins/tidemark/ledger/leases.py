@@ -160,14 +160,17 @@ class Leases:
     def renew(self, leases: Sequence[Lease]) -> None:
         """Set the expiries `ttl` ahead, in one transaction. A lease that another acquired stays theirs: `assert_held`
         reports it."""
-        if not leases:
-            return
+        if leases:
+            with self.ledger.write() as connection:
+                self.renew_within(connection, leases)
+
+    def renew_within(self, connection: Connection, leases: Sequence[Lease]) -> None:
+        """Renew leases in the caller's transaction."""
         query = "UPDATE lease SET expires = :expires WHERE name = :name AND fence = :fence AND holder = :holder"
-        with self.ledger.write() as connection:
-            expires = self.clock(connection) + self.ttl
-            for one in sorted(leases, key=lambda lease: lease.name):
-                ours = {"name": one.name, "fence": one.fence, "holder": one.holder}
-                connection.execute(sa.text(query), {**ours, "expires": expires})
+        expires = self.clock(connection) + self.ttl
+        for one in sorted(leases, key=lambda lease: lease.name):
+            ours = {"name": one.name, "fence": one.fence, "holder": one.holder}
+            connection.execute(sa.text(query), {**ours, "expires": expires})
 
     def park(self, lease: Lease) -> None:
         """Keep a lease for its holder without a process, between two tasks. A lost lease is left alone."""

@@ -11,6 +11,7 @@ from typing import Any
 from tidemark.changes.binlog.gtid_sets import contains_gtid
 from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.delivery.blocks import Blocks, Divided, Key, skip_rows
+from tidemark.changes.delivery.shards import ShardPiece
 from tidemark.changes.delivery.storage_points import Place, Start
 from tidemark.changes.store.model import ABSENT, Ddl, Mark, Record, Row, Rows, SchemaChange, Shape, Transaction
 
@@ -217,7 +218,7 @@ class Cursor:
                 continue
             if piece.seq != self._seq:
                 self._seq, self._index = piece.seq, 0
-            for record in skip_rows(piece, self._half).transaction.records:
+            for record in self._skip_given(piece).transaction.records:
                 if isinstance(record, Rows):
                     first = int(record.batch.column("i")[0].as_py())
                     one = Segment(piece.seq, piece.transaction, record, piece.rows, first)
@@ -231,6 +232,10 @@ class Cursor:
         self.key = found.next
         self.place = block = Place(found.next.seq, self._index if found.next.part else 0, found.stretch, self._known)
         self._pending.extend((run, block) for run in runs)
+
+    def _skip_given(self, piece: ShardPiece) -> ShardPiece:
+        """A transaction without the rows of it that are given out already."""
+        return skip_rows(piece, self._half)
 
 
 def _place_of(run: Sequence[Segment], block: Place) -> Place:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from tidemark.changes.delivery.shards import Divider, Sharding, ShardPiece, Wants
 from tidemark.changes.store.disk import Disk
@@ -36,22 +37,60 @@ class Divided:
     next: Key
 
 
-class Walk:
-    """One way through a store, block by block. `ahead`: the key of the next block."""
+class Stretches(Protocol):
+    """Where blocks come from, one after another, from a transaction on."""
 
-    def __init__(self, disk: Disk, sharding: Sharding, wants: Wants, seq: int) -> None:
+    def read_next(self, ahead: Key) -> Stretch | None:
+        """The next block, which begins at `ahead` or has it; None where there is none now."""
+
+    def close(self) -> None: ...
+
+
+class DiskStretches:
+    """The blocks of a store."""
+
+    def __init__(self, disk: Disk) -> None:
         self.disk = disk
-        self.ahead = Key(seq)
-        self.kept: OrderedDict[Key, Divided] = OrderedDict()
-        self._divider = Divider(sharding, wants)
         self._stretches: Iterator[Stretch] = iter(())
 
-    def read_next(self, shards: Collection[int]) -> Divided | None:
-        """The block at `ahead`, divided for these shards; None at the end of the store.
+    def read_next(self, ahead: Key) -> Stretch | None:
+        """BinlogGapError: retention took what is to be read."""
+        for attempt in range(2):
+            try:
+                found = next(self._stretches, None)
+                if found is None:
+                    self._stretches = self._look_again(ahead)
+                    found = next(self._stretches, None)
+                return found
+            except NotFoundError as gone:  # retention took a bucket of an old view
+                if attempt or ahead.part or Reader(self.disk).first > ahead.seq:
+                    raise overrun_error(self.disk, ahead.seq) from gone
+                self._stretches = iter(())
+        return None
 
-        BinlogGapError: retention took what is to be read.
-        """
-        stretch = self._read_stretch()
+    def _look_again(self, ahead: Key) -> Iterator[Stretch]:
+        reader = Reader(self.disk)
+        if reader.view.end.seq and reader.first > ahead.seq:
+            raise overrun_error(self.disk, ahead.seq)
+        return reader.read_stretches(ahead.seq)
+
+    def close(self) -> None:
+        self._stretches = iter(())
+
+
+class Walk:
+    """One way through a store, block by block, for shards that begin at `goal`. `ahead`: the key of the next block."""
+
+    def __init__(self, stretches: Stretches, sharding: Sharding, wants: Wants, goal: Key) -> None:
+        self.stretches = stretches
+        self.goal = goal
+        self.ahead = Key(goal.seq)
+        self.kept: OrderedDict[Key, Divided] = OrderedDict()
+        self._divider = Divider(sharding, wants)
+
+    def read_next(self, shards: Collection[int]) -> Divided | None:
+        """The block at `ahead`, divided for these shards; None where there is none now. Errors as of the stretches."""
+        stretch = self.stretches.read_next(self.ahead)
         if stretch is None:
             return None
         key = self.ahead
@@ -64,26 +103,6 @@ class Walk:
             self.kept.popitem(last=False)
         return found
 
-    def _read_stretch(self) -> Stretch | None:
-        for attempt in range(2):
-            try:
-                found = next(self._stretches, None)
-                if found is None:
-                    self._stretches = self._look_again()
-                    found = next(self._stretches, None)
-                return found
-            except NotFoundError as gone:  # retention took a bucket of an old view
-                if attempt or self.ahead.part or Reader(self.disk).first > self.ahead.seq:
-                    raise overrun_error(self.disk, self.ahead.seq) from gone
-                self._stretches = iter(())
-        return None
-
-    def _look_again(self) -> Iterator[Stretch]:
-        reader = Reader(self.disk)
-        if reader.view.end.seq and reader.first > self.ahead.seq:
-            raise overrun_error(self.disk, self.ahead.seq)
-        return reader.read_stretches(self.ahead.seq)
-
 
 def overrun_error(disk: Disk, seq: int, what: str = "what comes next") -> BinlogGapError:
     """Retention took transactions that a reader has not read."""
@@ -95,28 +114,31 @@ def overrun_error(disk: Disk, seq: int, what: str = "what comes next") -> Binlog
 
 
 class Blocks:
-    """Blocks for all shards of a process. `shards`: those that it has now."""
+    """Blocks for all shards of a process. `begin`: the blocks from a transaction on. `shards`: those that it has now."""
 
-    def __init__(self, disk: Disk, sharding: Sharding, wants: Wants, shards: Callable[[], Collection[int]]) -> None:
-        self.disk = disk
+    def __init__(
+        self, begin: Callable[[int], Stretches], sharding: Sharding, wants: Wants, shards: Callable[[], Collection[int]]
+    ) -> None:
         self.sharding = sharding
         self.wants = wants
+        self._begin = begin
         self._shards = shards
         self._walks: list[Walk] = []
 
     def get(self, key: Key, shard: int) -> Divided | None:
-        """The block that begins with `key`, divided for `shard` at least; None at the end of the store."""
+        """The block that begins with `key`, divided for `shard` at least; None where there is none now."""
         for walk in self._walks:
             kept = walk.kept.get(key)
             if kept is not None and shard in kept.by_shard:
                 return kept
-        walk = next((one for one in self._walks if one.ahead == key), None) or self._begin_walk(key, shard)
+        walk = next((one for one in self._walks if max(one.ahead, one.goal) == key), None) or self._begin_walk(key)
+        while walk.ahead < key:
+            if walk.read_next([shard]) is None:
+                return None
         return walk.read_next({*self._shards(), shard})
 
-    def _begin_walk(self, key: Key, shard: int) -> Walk:
-        walk = Walk(self.disk, self.sharding, self.wants, key.seq)
-        while walk.ahead != key and walk.read_next([shard]) is not None:
-            pass
+    def _begin_walk(self, key: Key) -> Walk:
+        walk = Walk(self._begin(key.seq), self.sharding, self.wants, key)
         self._walks.append(walk)
         return walk
 
@@ -125,11 +147,20 @@ class Blocks:
         kept: list[Walk] = []
         left = set(used)
         for walk in self._walks:
-            served = {key for key in left if key == walk.ahead or key in walk.kept}
+            served = {key for key in left if key == max(walk.ahead, walk.goal) or key in walk.kept}
             if served:
                 kept.append(walk)
                 left -= served
+            else:
+                walk.stretches.close()
         self._walks = kept
+
+    def has(self, stretches: Stretches) -> bool:
+        """Whether a walk is by these."""
+        return any(walk.stretches is stretches for walk in self._walks)
+
+    def close(self) -> None:
+        self.forget(())
 
 
 def read_shard(
@@ -139,7 +170,7 @@ def read_shard(
 
     `start`: a transaction, and how many rows of it are left out. BinlogGapError: retention took it.
     """
-    blocks = Blocks(disk, sharding, wants, lambda: [shard])
+    blocks = Blocks(lambda _seq: DiskStretches(disk), sharding, wants, lambda: [shard])
     key = Key(start[0])
     while (found := blocks.get(key, shard)) is not None:
         yield [skip_rows(piece, start) for piece in found.by_shard[shard]]

@@ -18,7 +18,7 @@ from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet, c
 from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo
-from tidemark.changes.store.read import Reader, Stretch, at_first_outside
+from tidemark.changes.store.read import Reader, Stretch, at_first_outside, at_position
 from tidemark.errors import BinlogGapError, NotFoundError, PermanentError, UsageError
 from tidemark.ledger.delivery import EARLIEST, LATEST, NORMAL, StoragePoint
 
@@ -108,6 +108,10 @@ def point_at(reader: Reader, seq: int, version_ts: int, mode: str = NORMAL) -> S
     return replace(found, mode=mode if mode in (EARLIEST, LATEST) else found.mode)
 
 
+class StoreBehindError(PermanentError):
+    """The store ends before a point: it lacks what is done."""
+
+
 @dataclass(frozen=True)
 class Start:
     """Where a shard goes on: transaction `seq` of the store, and `index` rows of transaction `half` are done already.
@@ -121,23 +125,24 @@ class Start:
     known: str = ""
 
 
-def locate(disk: Disk, point: StoragePoint, what: str) -> Start:
-    """Where a shard goes on. `what`: whose point it is.
+def locate(disk: Disk, point: StoragePoint, what: str, where: str = "") -> Start:
+    """Where a shard goes on. `what`: whose point it is. `where`: what the store is called, if not by its path.
 
-    Raises BinlogGapError where retention took that, PermanentError where the store is another one, or ends before it.
+    Raises BinlogGapError where retention took that, PermanentError where the store is another one, StoreBehindError where it
+    ends before it.
     """
-    reader = Reader(disk)
+    reader, where = Reader(disk), where or f"the store {disk.root}"
     done = point.seq if point.event_index else point.seq - 1
-    if not point.change_id:  # nothing is done yet
+    if not point.change_id and not point.gtids:  # nothing is done yet
         if reader.view.end.seq and point.seq < reader.first:
-            raise _overrun(reader, point.seq, what)
+            raise _overrun(reader, point.seq, what, where)
         return Start(point.seq)
     info = _info_of(reader, done)
     if info is not None and _is_same(_of_info(info), point) and _has_all_before(reader, point):
         return Start(point.seq, point.event_index, point.seq, _find_known(reader, point.seq, point.gtids))
     if info is None and reader.view.end.seq and done < reader.first and _is_of_store(reader, point):
-        raise _overrun(reader, point.seq, what)
-    return _locate_by_gtids(reader, point, what)
+        raise _overrun(reader, point.seq, what, where)
+    return _locate_by_gtids(reader, point, what, where)
 
 
 def _is_same(one: StoragePoint, other: StoragePoint) -> bool:
@@ -161,24 +166,25 @@ def _find_known(reader: Reader, seq: int, gtids: str) -> str:
     return "" if known is None or (before is not None and before >= known) else gtids  # type: ignore[operator]
 
 
-def _locate_by_gtids(reader: Reader, point: StoragePoint, what: str) -> Start:
+def _locate_by_gtids(reader: Reader, point: StoragePoint, what: str, where: str) -> Start:
     """Where to go on in another store of the source, whatever order it has the transactions in."""
     known, there = parse_gtids(point.gtids), parse_gtids(reader.view.gtids)
+    if known is None and (start := _locate_by_position(reader, point)) is not None:
+        return start
     is_first = known is None and point.seq == 1 and point.event_index > 0
     if is_first and there is not None and not next(reader.read_stretches(reader.first)).gtids:
         half = _find_half(reader, point, reader.first)  # no transaction is done wholly, and the store has them all
         return Start(reader.first, point.event_index if half else 0, half)
     if known is None or not reader.view.end.seq:
         raise PermanentError(
-            f"{what} stands at seq:{point.seq}, log {point.binlog_file}, offset {point.binlog_offset}; the store"
-            f" {reader.disk.root} has something else there, and no GTIDs say where to go on",
+            f"{what} stands at seq:{point.seq}, log {point.binlog_file}, offset {point.binlog_offset}; {where}"
+            " has something else there, and no GTIDs say where to go on",
             hint="give the task the store that it read; or ./tidemark changes rewind TASK --to POINT",
             subject=what,
         )
     if type(there) is not type(known) or not there >= known:  # type: ignore[operator]
-        raise PermanentError(
-            f"{what} is ahead of the store {reader.disk.root}: it has {point.gtids}, the store"
-            f" {reader.view.gtids or 'none'}",
+        raise StoreBehindError(
+            f"{what} is ahead of {where}: it has {point.gtids}, the store {reader.view.gtids or 'none'}",
             hint="let the capture go on, then begin again",
             subject=what,
         )
@@ -190,10 +196,46 @@ def _locate_by_gtids(reader: Reader, point: StoragePoint, what: str) -> Start:
             )
         )
     except NotFoundError as gone:
-        raise _overrun(reader, point.seq, what) from gone
+        raise _overrun(reader, point.seq, what, where) from gone
     seq = found.seq if found else reader.view.end.seq + 1
     half = _find_half(reader, point, seq) if point.event_index else 0
     return Start(seq, point.event_index if half else 0, half, _find_known(reader, seq, point.gtids))
+
+
+def _locate_by_position(reader: Reader, point: StoragePoint) -> Start | None:
+    """Where to go on in another store of the same server: behind the same place of its logs. None: it is not there."""
+    change_id = reader.view.end.info.change_id
+    if not change_id:
+        return None
+    try:
+        found = reader.find(at_position((change_id, point.binlog_file, point.binlog_offset, 0)))
+    except NotFoundError:
+        seq = reader.first - 1  # of it the identity is known, and no more
+    else:
+        if found is None:
+            return None
+        seq = found.seq
+    info = _info_of(reader, seq)
+    if info is None or not _is_same(_of_info(replace(info, change_id=point.change_id)), point):
+        return None
+    if point.event_index:
+        return Start(seq, point.event_index, seq) if seq >= reader.first else None
+    return Start(seq + 1)
+
+
+def proves_start(stretch: Stretch, seq: int, point: StoragePoint) -> bool:
+    """Whether a block that has transaction `seq`, or ends before it, shows that by a point all before `seq` is done."""
+    before = [piece.transaction for piece in stretch.pieces if piece.seq < seq]
+    known = parse_gtids(point.gtids)
+    if known is not None:
+        there = parse_gtids(add_gtids(stretch.gtids, [one.gtid for one in before]))
+        return there is None or (type(known) is type(there) and known >= there)  # type: ignore[operator]
+    if not point.change_id:
+        return True
+    last = before[-1].info if before else stretch.before.info
+    if point.event_index:
+        last = next((piece.transaction.info for piece in stretch.pieces if piece.seq == seq), last)
+    return _is_same(_of_info(replace(last, change_id=point.change_id)), point)
 
 
 def _find_half(reader: Reader, point: StoragePoint, seq: int) -> int:
@@ -223,28 +265,50 @@ def _is_of_store(reader: Reader, point: StoragePoint) -> bool:
     return (point.change_id, point.binlog_file, point.binlog_offset) <= first.order[:3]
 
 
-def _overrun(reader: Reader, seq: int, what: str) -> BinlogGapError:
+def _overrun(reader: Reader, seq: int, what: str, where: str) -> BinlogGapError:
     return BinlogGapError(
-        f"{what} stands at seq:{seq}, which the store {reader.disk.root} does not have any more: it begins with"
-        f" seq:{reader.first}",
+        f"{what} stands at seq:{seq}, which {where} does not have any more: it begins with seq:{reader.first}",
         hint="./tidemark changes rewind TASK --to earliest goes on without what is gone; raise retain_bytes of the source",
         subject=what,
     )
 
 
+def settle_point(disk: Disk, point: StoragePoint, what: str, where: str = "") -> StoragePoint:
+    """A point of another store of the source, in the words of this one. Errors as of `locate`.
+
+    Of a transaction that is half done, and does not come next here, all rows come again.
+    """
+    start, reader = locate(disk, point, what, where), Reader(disk)
+    if not point.change_id and not point.gtids:
+        return point
+    if start.seq > reader.view.end.seq:
+        return point_at(reader, start.seq, point.version_ts)
+    index = start.index if start.half == start.seq else 0
+    return Place(start.seq, index, next(reader.read_stretches(start.seq)), start.known).as_point(point.version_ts)
+
+
+def furthest_point(one: StoragePoint, other: StoragePoint) -> StoragePoint:
+    """What two points of a shard say together, of one store or of two of one source: all that either has is done."""
+    sets = [parse_gtids(point.gtids) for point in (one, other)]
+    if sets[0] is None or sets[1] is None:
+        return max(one, other, key=lambda point: (point.gtids != "", point.change_id, *point.order))
+    if sets[0] == sets[1]:
+        return max(one, other, key=lambda point: point.order)
+    for first, second, point in ((sets[0], sets[1], one), (sets[1], sets[0], other)):
+        if type(first) is type(second) and first >= second:  # type: ignore[operator]
+            return point
+    return replace(one, gtids=_unite(one.gtids, other.gtids), event_index=0)
+
+
+def _unite(one: str, other: str) -> str:
+    if ":" in one:
+        return str(MysqlGtidSet.parse(f"{one},{other}"))
+    return str(MariaGtidPosition.parse(one) | MariaGtidPosition.parse(other))
+
+
 def point_fields(point: StoragePoint) -> dict[str, Any]:
     """A point by the names of the seed, and ours behind them."""
     return {name: getattr(point, ours) for name, ours in _NAMES.items()}
-
-
-def point_of_fields(fields: Mapping[str, Any]) -> StoragePoint:
-    """The point that `point_fields` told. Raises LookupError or TypeError where it is none."""
-    point = StoragePoint(**{ours: fields[name] for name, ours in _NAMES.items()})
-    texts = (point.gtids, point.uuid, point.mode)
-    numbers = set(_NAMES.values()) - {"gtids", "uuid", "mode"}
-    if not all(isinstance(one, str) for one in texts) or not all(type(getattr(point, n)) is int for n in numbers):
-        raise TypeError("fields of other types")
-    return point
 
 
 def point_text(point: StoragePoint, shard: int, task: Any) -> str:
@@ -254,11 +318,24 @@ def point_text(point: StoragePoint, shard: int, task: Any) -> str:
     return json.dumps({**where, **fields}, separators=(",", ":"))
 
 
+def read_point_fields(found: Any) -> StoragePoint:
+    """A point from its fields. Raises ValueError, TypeError or LookupError where they are none."""
+    point = StoragePoint(**{ours: found[name] for name, ours in _NAMES.items()})
+    texts = (point.gtids, point.uuid, point.mode)
+    numbers = set(_NAMES.values()) - {"gtids", "uuid", "mode"}
+    if not all(isinstance(one, str) for one in texts) or not all(type(getattr(point, n)) is int for n in numbers):
+        raise TypeError("fields of other types")
+    if not (0 <= point.event_index < 1 << 63 and 1 <= point.seq < 1 << 62 and 0 <= point.change_id < 1 << 31):
+        raise ValueError("fields out of range")
+    UUID(point.uuid)
+    return point
+
+
 def parse_point_text(text: str, shard: int, task: Any) -> StoragePoint:
     """A point that a consumer kept. Raises UsageError where it is none, or another task's, source's or shard's."""
     try:
         found = json.loads(text)
-        point = point_of_fields(found)
+        point = read_point_fields(found)
         where = (found["format"], found["task"], found["source"], found["shard"], found["generation"])
     except (ValueError, TypeError, LookupError) as wrong:
         raise UsageError(f"no storage point: {text[:100]!r}", hint="give back what `batch.point` was") from wrong

@@ -11,6 +11,7 @@ version are compared in the transaction that writes it.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from uuid import uuid4
 from sqlalchemy.engine import Connection
 
 from tidemark.changes.delivery.batches import Batch, Cursor
-from tidemark.changes.delivery.blocks import Blocks
+from tidemark.changes.delivery.blocks import Blocks, DiskStretches, Stretches
 from tidemark.changes.delivery.lines import DeadLetters
 from tidemark.changes.delivery.members import (
     Seen,
@@ -37,7 +38,7 @@ from tidemark.changes.delivery.members import (
     shard_lease,
 )
 from tidemark.changes.delivery.shards import Sharding, Wants
-from tidemark.changes.delivery.storage_points import Place, locate, parse_point_text, point_text
+from tidemark.changes.delivery.storage_points import Place, Start, locate, parse_point_text, point_text
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.read import Reader
 from tidemark.errors import LeaseHeldError, LeaseLostError, NotFoundError, RetryableError, TidemarkError, UsageError
@@ -70,7 +71,7 @@ class Options:
 
 
 @dataclass
-class _Held:
+class Held:
     """A shard that this member holds. `saved`: its point in the ledger. `undone`: batches that are given out."""
 
     shard: int
@@ -85,26 +86,23 @@ class _Held:
         return self.undone[0].start if self.undone else self.cursor.next_place
 
 
-class Stream:
-    """A member of a task. A context manager; iterate over it for batches, or `run` a callback."""
+class BatchStream(ABC):
+    """Batches of the shards that this process holds. A context manager; iterate over it for batches, or `run` a callback.
 
-    def __init__(self, leases: Leases, disk: Disk, task: TaskRow, wants: Wants, options: Options | None = None) -> None:
-        self.leases = leases
-        self.ledger: Ledger = leases.ledger
-        self.disk = disk
+    Who holds which shard, and where points are kept, is of those that inherit: `join`, `beat`, `_leave`.
+    """
+
+    def __init__(self, name: str, task: TaskRow, wants: Wants, options: Options | None = None) -> None:
+        self.name = name
         self.task = task
         self.options = options or Options()
-        self.name = f"{leases.identity.host}-{leases.identity.pid}-{uuid4().hex[:8]}"
         self.wants = wants
         self.clock: Callable[[], float] = boot_clock
         self._state = threading.Condition()
         self._beating = threading.Lock()
-        self._held: dict[int, _Held] = {}
-        self._member: Lease | None = None
+        self._held: dict[int, Held] = {}
         self._working: dict[int, Batch] = {}  # by shard, what was given out `one_a_shard` and is not done
-        self._released: list[Lease] = []
-        self._seen: Seen | None = None
-        self._valid_until = self._renewed = self._saved_at = 0.0
+        self._valid_until = 0.0
         self._end = 0
         self._until = 0
         self._trouble: Exception | None = None
@@ -113,6 +111,34 @@ class Stream:
         self._blocks = self._make_blocks()
         self.dead = 0
         """Batches that went to the dead letters."""
+
+    @abstractmethod
+    def join(self) -> None:
+        """Become a member."""
+
+    @abstractmethod
+    def beat(self) -> None:
+        """Look at the task once, and do what is to be done."""
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Write the points, and give all shards away."""
+
+    @abstractmethod
+    def _begin_stretches(self, seq: int) -> Stretches:
+        """The blocks from a transaction on."""
+
+    @abstractmethod
+    def _look_for_more(self) -> bool:
+        """Whether the store has more than it had."""
+
+    @abstractmethod
+    def _are_all_held(self) -> bool:
+        """Whether each shard of the task that this process would read is held, by it or another."""
+
+    @abstractmethod
+    def _locate(self, shard: int, point: StoragePoint) -> Start:
+        """Where a shard goes on behind a point."""
 
     @property
     def shards(self) -> tuple[int, ...]:
@@ -131,39 +157,6 @@ class Stream:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def join(self) -> None:
-        """Become a member. Raises UsageError where this process is one already."""
-        with self.ledger.write() as connection:
-            began = self.clock()
-            self._member = self._acquire_member(connection)
-        self._renewed, self._valid_until = began, began + self.leases.ttl
-        self._saved_at = began
-        self._until = Reader(self.disk).view.end.seq
-        try:
-            self.beat()
-        except BaseException:
-            self.close()
-            raise
-
-    def _acquire_member(self, connection: Connection) -> Lease:
-        """The member lease of the lowest number that nobody has. One that is ours without our knowing it is taken again: the
-        answer to a COMMIT may be lost."""
-        read_task(connection, self.task.name, lock=True)
-        others = [
-            row
-            for row in self.leases.list_named(connection, lease_prefix(self.task.name))
-            if "/member-" in row.name and row.holder != self.name
-        ]
-        if any(row.identity == self.leases.identity for row in others):
-            raise UsageError(
-                f"this process is a member of task {self.task.name} already",
-                hint="start another process; or use `run(callback, workers=N)` for more threads",
-                subject=self.task.name,
-            )
-        taken = {row.name for row in others}
-        number = next(n for n in range(len(others) + 1) if member_lease(self.task.name, n) not in taken)
-        return self.leases.acquire_within(connection, member_lease(self.task.name, number), self.name)
-
     def close(self) -> None:
         """Write the points, and give all shards away."""
         self._stop.set()
@@ -171,17 +164,9 @@ class Stream:
             self._state.notify_all()
         if self._thread is not None:
             self._thread.join()
-        with self._beating:
-            leaving = list(self._held.values())
-            with self._state:
-                self._held = {}
-            # CRASH WINDOW: points are behind what is done, leases are held by a dead process. Who comes next takes them at
-            # once on this host, or when they expire, and rows behind the points come again.
-            with suppress(RetryableError):
-                self._give_back(leaving, [self._member] if self._member else [])
-            self._member = None
-
-    # the beat
+        self._leave()
+        with self._state:
+            self._blocks.close()
 
     def _beat_on(self) -> None:
         while not self._stop.wait(self.options.beat_seconds):
@@ -197,116 +182,18 @@ class Stream:
                     self._state.notify_all()
                 return
 
-    def beat(self) -> None:
-        """Look at the task once, and do what is to be done."""
-        with self._beating:
-            self._renew()
-            began = self.clock()
-            with self.ledger.read() as connection:
-                task = read_task(connection, self.task.name)
-                rows = self.leases.list_named(connection, lease_prefix(self.task.name))
-                points = read_points(connection, self.task.name)
-            if task is None:
-                raise NotFoundError(f"task {self.task.name} is not in the ledger any more", subject=self.task.name)
-            fences = {row.name: row.fence for row in rows}
-            if self._member is None or fences.get(self._member.name) != self._member.fence:
-                self._rejoin()
-                return
-            seen = read_seen(self.name, task.shards, task.generation, rows)
-            mine = {held.lease.name for held in self._held.values()}
-            orphans = [row for row in rows if row.holder.rpartition("@")[0] == self.name and row.name not in mine]
-            self._released += [Lease(row.name, row.fence, row.holder) for row in orphans]
-            leaving = self._note_task(task, points, fences, seen)
-            if leaving or self._released:
-                self._give_back(leaving, [])
-            for shard in choose_shards(seen).take:
-                self._take(shard)
-            self._valid_until = max(self._valid_until, self._renewed + self.leases.ttl)
-            if began - self._saved_at >= self.options.checkpoint_seconds:
-                self._saved_at = began
-                self._give_back([], [])
-            with self._state:
-                self._blocks.forget([held.cursor.key for held in self._held.values()])
-                self._state.notify_all()
-
-    def _renew(self) -> None:
-        now = self.clock()
-        if now - self._renewed >= self.leases.ttl / 3:
-            with self._state:
-                mine = [held.lease for held in self._held.values()]
-            self.leases.renew([*mine, *([self._member] if self._member else [])])
-            self._renewed = now
-
-    def _rejoin(self) -> None:
-        """Begin as a new member: this one was taken for dead."""
-        with self._state:
-            self._released += [held.lease for held in self._held.values()]
-            self._held = {}
-        self._member = None  # until it is one again: each beat tries
-        began = self.clock()
-        with self.ledger.write() as connection:
-            member = self._acquire_member(connection)
-        self._member, self._renewed = member, began
-
-    def _note_task(
-        self, task: TaskRow, points: Mapping[int, StoragePoint], fences: Mapping[str, int], seen: Seen
-    ) -> list[_Held]:
-        """Take notice of what is in the ledger. Returns the shards that go now: nothing of them is given out."""
-        with self._state:
-            for held in list(self._held.values()):
-                if fences.get(held.lease.name) != held.lease.fence:
-                    del self._held[held.shard]  # another has it
-            is_former = task.generation != self.task.generation
-            if is_former and not self._held:
-                self.task, is_former = task, False
-                self._blocks = self._make_blocks()
-            elif not is_former:
-                self.task = task
-            give = set(self._held) if is_former else set(choose_shards(seen).give)
-            for held in self._held.values():
-                held.is_leaving = held.shard in give
-                point = points.get(held.shard)
-                if is_former or point is None:
-                    continue
-                if point.version_ts != held.saved.version_ts:
-                    self._begin_again(held, point)
-                else:
-                    held.saved = point  # the lease is ours, so we wrote it: the answer to a COMMIT may be lost
-            self._seen = seen
-            return [held for held in self._held.values() if held.is_leaving and not held.undone]
-
-    def _begin_again(self, held: _Held, point: StoragePoint) -> None:
+    def _begin_again(self, held: Held, point: StoragePoint) -> None:
         """Go on from another point: the shard was rewound. What is given out of it moves nothing any more."""
         held.cursor = self._make_cursor(held.shard, point)  # first: when it raises, the former place keeps its version
         held.saved = point
         held.undone = deque()
 
-    def _take(self, shard: int) -> None:
-        lease_name, me = shard_lease(self.task.name, shard), name_holder(self.name, self.task.generation)
-        with self.ledger.write() as connection:
-            task = read_task(connection, self.task.name, lock=True)
-            rows = self.leases.list_named(connection, lease_prefix(self.task.name))
-            now = read_seen(self.name, self.task.shards, self.task.generation, rows)
-            if task is None or task.generation != self.task.generation or now.is_former:
-                return
-            try:
-                lease = self.leases.acquire_within(connection, lease_name, me)
-            except LeaseHeldError:
-                return
-            point = read_points(connection, self.task.name)[shard]
-        # CRASH WINDOW: the lease is held and nothing is read: as after any death, who comes next takes it.
-        try:
-            held = _Held(shard, lease, point, self._make_cursor(shard, point))
-        except TidemarkError:
-            self.leases.release(lease)
-            raise
-        with self._state:
-            self._held[shard] = held
-
     def _make_cursor(self, shard: int, point: StoragePoint) -> Cursor:
-        start = self._find_start(shard, point)
-        what = f"task {self.task.name}, shard {shard}"
-        return Cursor(self._blocks, shard, locate(self.disk, start, what), controls=self.options.controls)
+        start = self._locate(shard, self._find_start(shard, point))
+        return self._new_cursor(shard, start)
+
+    def _new_cursor(self, shard: int, start: Start) -> Cursor:
+        return Cursor(self._blocks, shard, start, controls=self.options.controls)
 
     def _find_start(self, shard: int, point: StoragePoint) -> StoragePoint:
         """The point that the consumer kept, unless the task was rewound since."""
@@ -318,37 +205,7 @@ class Stream:
     def _make_blocks(self) -> Blocks:
         task = self.task
         sharding = Sharding(task.shards, task.hash, task.key_change, task.columns)
-        return Blocks(self.disk, sharding, self.wants, lambda: list(self._held))
-
-    def _give_back(self, leaving: Sequence[_Held], more: Sequence[Lease]) -> None:
-        """Write all points that are to move, and release the leases of shards that go."""
-        with self._state:
-            there = {**self._held, **{held.shard: held for held in leaving}}
-            places = [(held, held.find_place()) for held in there.values()]
-        released = [*self._released, *(held.lease for held in leaving), *more]
-        points = [(held, place.as_point(held.saved.version_ts)) for held, place in places if place is not None]
-        moves = [(held, point) for held, point in points if point != held.saved]
-        if not moves and not released:
-            return
-        with self.ledger.write() as connection:
-            moved = [(held, point) for held, point in moves if self._move(connection, held, point)]
-            self.leases.release_within(connection, released)
-        # CRASH WINDOW: the points are written and nobody here knows: they are read again by who begins the shard.
-        self._released = []
-        for held, point in moved:
-            held.saved = point
-        with self._state:
-            for held in leaving:  # only now: a shard whose point could not be written is given away by a later beat
-                if self._held.get(held.shard) is held:
-                    del self._held[held.shard]
-
-    def _move(self, connection: Connection, held: _Held, point: StoragePoint) -> bool:
-        try:
-            assert_held(connection, held.lease)
-        except LeaseLostError:
-            return False  # the next beat notes it
-        place = (self.task.name, held.shard)
-        return move_point(connection, place, held.saved, point, fence=held.lease.fence)
+        return Blocks(self._begin_stretches, sharding, self.wants, lambda: list(self._held))
 
     # batches
 
@@ -477,29 +334,22 @@ class Stream:
             return batch
         return None
 
-    def _has_more(self, held: _Held) -> bool:
+    def _has_more(self, held: Held) -> bool:
         if held.cursor.has_pending:
             return True
         return held.cursor.key.seq <= (self._end if self.options.follow else min(self._end, self._until))
-
-    def _look_for_more(self) -> bool:
-        """Whether the store has more than it had."""
-        end = Reader(self.disk).view.end.seq
-        has_more, self._end = end > self._end, end
-        return has_more
 
     @property
     def is_finished(self) -> bool:
         """Whether all that the store had at the beginning is given out, of shards that nobody else has. Who follows never
         is."""
-        seen = self._seen
         if self._stop.is_set():
             return True
         if self.options.follow or self._trouble is not None:  # who asks for the next batch is told
             return False
-        if self._end < self._until or seen is None or any(self._has_more(held) for held in self._held.values()):
+        if self._end < self._until or any(self._has_more(held) or held.is_leaving for held in self._held.values()):
             return False
-        return set(range(seen.shards)) <= {*seen.held, *self._held} and not any(h.is_leaving for h in self._held.values())
+        return self._are_all_held()
 
     def _forget_working(self, batch: Batch) -> None:
         with self._state:
@@ -518,6 +368,215 @@ class Stream:
                 held.undone.popleft()
             self._state.notify_all()
             return self.clock() < self._valid_until
+
+
+class Stream(BatchStream):
+    """A member of a task that has its store and its ledger at hand."""
+
+    def __init__(self, leases: Leases, disk: Disk, task: TaskRow, wants: Wants, options: Options | None = None) -> None:
+        self.leases = leases
+        self.ledger: Ledger = leases.ledger
+        self.disk = disk
+        super().__init__(f"{leases.identity.host}-{leases.identity.pid}-{uuid4().hex[:8]}", task, wants, options)
+        self._member: Lease | None = None
+        self._released: list[Lease] = []
+        self._seen: Seen | None = None
+        self._renewed = self._saved_at = 0.0
+
+    # begin and end
+
+    def join(self) -> None:
+        """Become a member. Raises UsageError where this process is one already."""
+        with self.ledger.write() as connection:
+            began = self.clock()
+            self._member = self._acquire_member(connection)
+        self._renewed, self._valid_until = began, began + self.leases.ttl
+        self._saved_at = began
+        self._until = Reader(self.disk).view.end.seq
+        try:
+            self.beat()
+        except BaseException:
+            self.close()
+            raise
+
+    def _acquire_member(self, connection: Connection) -> Lease:
+        """The member lease of the lowest number that nobody has. One that is ours without our knowing it is taken again: the
+        answer to a COMMIT may be lost."""
+        read_task(connection, self.task.name, lock=True)
+        others = [
+            row
+            for row in self.leases.list_named(connection, lease_prefix(self.task.name))
+            if "/member-" in row.name and row.holder != self.name
+        ]
+        if any(row.identity == self.leases.identity for row in others):
+            raise UsageError(
+                f"this process is a member of task {self.task.name} already",
+                hint="start another process; or use `run(callback, workers=N)` for more threads",
+                subject=self.task.name,
+            )
+        taken = {row.name for row in others}
+        number = next(n for n in range(len(others) + 1) if member_lease(self.task.name, n) not in taken)
+        return self.leases.acquire_within(connection, member_lease(self.task.name, number), self.name)
+
+    def _leave(self) -> None:
+        with self._beating:
+            leaving = list(self._held.values())
+            with self._state:
+                self._held = {}
+            # CRASH WINDOW: points are behind what is done, leases are held by a dead process. Who comes next takes them at
+            # once on this host, or when they expire, and rows behind the points come again.
+            with suppress(RetryableError):
+                self._give_back(leaving, [self._member] if self._member else [])
+            self._member = None
+
+    # the beat
+
+    def beat(self) -> None:
+        """Look at the task once, and do what is to be done."""
+        with self._beating:
+            self._renew()
+            began = self.clock()
+            with self.ledger.read() as connection:
+                task = read_task(connection, self.task.name)
+                rows = self.leases.list_named(connection, lease_prefix(self.task.name))
+                points = read_points(connection, self.task.name)
+            if task is None:
+                raise NotFoundError(f"task {self.task.name} is not in the ledger any more", subject=self.task.name)
+            fences = {row.name: row.fence for row in rows}
+            if self._member is None or fences.get(self._member.name) != self._member.fence:
+                self._rejoin()
+                return
+            seen = read_seen(self.name, task.shards, task.generation, rows)
+            mine = {held.lease.name for held in self._held.values()}
+            orphans = [row for row in rows if row.holder.rpartition("@")[0] == self.name and row.name not in mine]
+            self._released += [Lease(row.name, row.fence, row.holder) for row in orphans]
+            leaving = self._note_task(task, points, fences, seen)
+            if leaving or self._released:
+                self._give_back(leaving, [])
+            for shard in choose_shards(seen).take:
+                self._take(shard)
+            self._valid_until = max(self._valid_until, self._renewed + self.leases.ttl)
+            if began - self._saved_at >= self.options.checkpoint_seconds:
+                self._saved_at = began
+                self._give_back([], [])
+            with self._state:
+                self._blocks.forget([held.cursor.key for held in self._held.values()])
+                self._state.notify_all()
+
+    def _renew(self) -> None:
+        now = self.clock()
+        if now - self._renewed >= self.leases.ttl / 3:
+            with self._state:
+                mine = [held.lease for held in self._held.values()]
+            self.leases.renew([*mine, *([self._member] if self._member else [])])
+            self._renewed = now
+
+    def _rejoin(self) -> None:
+        """Begin as a new member: this one was taken for dead."""
+        with self._state:
+            self._released += [held.lease for held in self._held.values()]
+            self._held = {}
+        self._member = None  # until it is one again: each beat tries
+        began = self.clock()
+        with self.ledger.write() as connection:
+            member = self._acquire_member(connection)
+        self._member, self._renewed = member, began
+
+    def _note_task(
+        self, task: TaskRow, points: Mapping[int, StoragePoint], fences: Mapping[str, int], seen: Seen
+    ) -> list[Held]:
+        """Take notice of what is in the ledger. Returns the shards that go now: nothing of them is given out."""
+        with self._state:
+            for held in list(self._held.values()):
+                if fences.get(held.lease.name) != held.lease.fence:
+                    del self._held[held.shard]  # another has it
+            is_former = task.generation != self.task.generation
+            if is_former and not self._held:
+                self.task, is_former = task, False
+                self._blocks = self._make_blocks()
+            elif not is_former:
+                self.task = task
+            give = set(self._held) if is_former else set(choose_shards(seen).give)
+            for held in self._held.values():
+                held.is_leaving = held.shard in give
+                point = points.get(held.shard)
+                if is_former or point is None:
+                    continue
+                if point.version_ts != held.saved.version_ts:
+                    self._begin_again(held, point)
+                else:
+                    held.saved = point  # the lease is ours, so we wrote it: the answer to a COMMIT may be lost
+            self._seen = seen
+            return [held for held in self._held.values() if held.is_leaving and not held.undone]
+
+    def _take(self, shard: int) -> None:
+        lease_name, me = shard_lease(self.task.name, shard), name_holder(self.name, self.task.generation)
+        with self.ledger.write() as connection:
+            task = read_task(connection, self.task.name, lock=True)
+            rows = self.leases.list_named(connection, lease_prefix(self.task.name))
+            now = read_seen(self.name, self.task.shards, self.task.generation, rows)
+            if task is None or task.generation != self.task.generation or now.is_former:
+                return
+            try:
+                lease = self.leases.acquire_within(connection, lease_name, me)
+            except LeaseHeldError:
+                return
+            point = read_points(connection, self.task.name)[shard]
+        # CRASH WINDOW: the lease is held and nothing is read: as after any death, who comes next takes it.
+        try:
+            held = Held(shard, lease, point, self._make_cursor(shard, point))
+        except TidemarkError:
+            self.leases.release(lease)
+            raise
+        with self._state:
+            self._held[shard] = held
+
+    def _give_back(self, leaving: Sequence[Held], more: Sequence[Lease]) -> None:
+        """Write all points that are to move, and release the leases of shards that go."""
+        with self._state:
+            there = {**self._held, **{held.shard: held for held in leaving}}
+            places = [(held, held.find_place()) for held in there.values()]
+        released = [*self._released, *(held.lease for held in leaving), *more]
+        points = [(held, place.as_point(held.saved.version_ts)) for held, place in places if place is not None]
+        moves = [(held, point) for held, point in points if point != held.saved]
+        if not moves and not released:
+            return
+        with self.ledger.write() as connection:
+            moved = [(held, point) for held, point in moves if self._move(connection, held, point)]
+            self.leases.release_within(connection, released)
+        # CRASH WINDOW: the points are written and nobody here knows: they are read again by who begins the shard.
+        self._released = []
+        for held, point in moved:
+            held.saved = point
+        with self._state:
+            for held in leaving:  # only now: a shard whose point could not be written is given away by a later beat
+                if self._held.get(held.shard) is held:
+                    del self._held[held.shard]
+
+    def _move(self, connection: Connection, held: Held, point: StoragePoint) -> bool:
+        try:
+            assert_held(connection, held.lease)
+        except LeaseLostError:
+            return False  # the next beat notes it
+        place = (self.task.name, held.shard)
+        return move_point(connection, place, held.saved, point, fence=held.lease.fence)
+
+    def _begin_stretches(self, seq: int) -> DiskStretches:
+        del seq  # they are asked for what is ahead
+        return DiskStretches(self.disk)
+
+    def _look_for_more(self) -> bool:
+        """Whether the store has more than it had."""
+        end = Reader(self.disk).view.end.seq
+        has_more, self._end = end > self._end, end
+        return has_more
+
+    def _are_all_held(self) -> bool:
+        seen = self._seen
+        return seen is not None and set(range(seen.shards)) <= {*seen.held, *self._held}
+
+    def _locate(self, shard: int, point: StoragePoint) -> Start:
+        return locate(self.disk, point, f"task {self.task.name}, shard {shard}")
 
 
 def _tell_point(task: TaskRow, shard: int, version_ts: int, place: Place) -> str:

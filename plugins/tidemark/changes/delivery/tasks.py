@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemark.changes.delivery.blocks import Key, Walk
+from tidemark.changes.delivery.blocks import DiskStretches, Key, Walk
 from tidemark.changes.delivery.members import lease_prefix, read_seen
 from tidemark.changes.delivery.points import find_point, number_of_point
 from tidemark.changes.delivery.shards import Sharding, Wants
@@ -82,14 +82,14 @@ def open_task(ledger: Ledger, disk: Disk, wanted: Wanted, now: float) -> TaskRow
         point = _first_point(Reader(disk), wanted.start, version)
         with ledger.write() as connection:
             found = create_task(connection, task, dict.fromkeys(range(task.shards), point))
-    _check_same(found, wanted)
+    check_same(found, wanted)
     return found
 
 
 def _first_point(reader: Reader, start: str, version: int) -> StoragePoint:
     if start != "earliest" and not reader.view.end.seq:
         raise NotFoundError(
-            f"the store {reader.disk.root} has no changes yet, so it has no {start}",
+            f"the store has no changes yet, so it has no {start}",
             hint="begin with `earliest`, or capture first",
             subject=start,
         )
@@ -97,7 +97,8 @@ def _first_point(reader: Reader, start: str, version: int) -> StoragePoint:
     return point_at(reader, number_of_point(reader, start), version, mode)
 
 
-def _check_same(task: TaskRow, wanted: Wanted) -> None:
+def check_same(task: TaskRow, wanted: Wanted) -> None:
+    """Raise UsageError where a task is another one than the wanted one of its name."""
     hint = f"./tidemark changes reshard {task.name} --shards N; the rest stays: another task is another name"
     for name in ("source", "shards", "hash", "key_change", "columns", "tables"):
         asked, there = getattr(wanted, name), getattr(task, name)
@@ -241,7 +242,8 @@ def _count(
     total = reader.count_rows(begin, stop) if begin < stop else 0
     exact = total <= EXACT_ROWS
     if begin < stop and exact:
-        walk = Walk(disk, Sharding(task.shards, task.hash, task.key_change, task.columns), wants, begin)
+        sharding = Sharding(task.shards, task.hash, task.key_change, task.columns)
+        walk = Walk(DiskStretches(disk), sharding, wants, Key(begin))
         while walk.ahead < Key(stop) and (block := walk.read_next(list(spans))) is not None:
             for shard, pieces in block.by_shard.items():
                 low, high = spans[shard]

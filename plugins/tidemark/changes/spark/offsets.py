@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemark.changes.delivery.storage_points import Start, locate, point_at, point_fields, point_of_fields
+from tidemark.changes.delivery.storage_points import Start, locate, point_at, point_fields, read_point_fields
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.read import Reader
 from tidemark.errors import BinlogGapError, PermanentError
@@ -26,8 +26,8 @@ def make_offset(source: str, reader: Reader, seq: int) -> Offset:
 def read_offset(source: str, offset: Offset) -> StoragePoint:
     """The point of an offset. Raises PermanentError where it is none, or another source's."""
     try:
-        point, told = point_of_fields(offset), (offset["format"], offset["source"])
-    except (LookupError, TypeError) as wrong:
+        point, told = read_point_fields(offset), (offset["format"], offset["source"])
+    except (LookupError, TypeError, ValueError) as wrong:
         raise PermanentError(
             f"the checkpoint has no offset of changes: {str(offset)[:200]}", hint=_begin_anew("earliest"), subject=source
         ) from wrong

@@ -28,6 +28,10 @@ def add_task_actions(add: Add, point: str) -> None:
     consumed.add_argument("--out", metavar="DIR", default="", help="TASK-SHARD.jsonl in it are appended to; none: stdout")
     consumed.add_argument("--format", choices=["jsonl", "debezium"], default="jsonl", help="lines of `read`, or Debezium's")
     consumed.add_argument("--follow", action="store_true", help="go on until stopped")
+    consumed.add_argument("--url", nargs="+", metavar="URL", default=[], help="readers that have the store: `changes serve`")
+    consumed.add_argument("--token-file", metavar="FILE", default="", help="with --url: a file with the token alone")
+    consumed.add_argument("--ca", metavar="FILE", default="", help="with --url: the certificate that vouches for theirs")
+    consumed.add_argument("--shard", nargs="+", type=int, metavar="I", default=None, help="with --url: these shards alone")
     consumed.add_argument("--limit", type=int, metavar="N", default=0, help="end after so many rows")
     rewound = add("rewind", "have a task go on from a point; without --yes what would come again", "billing --to earliest")
     rewound.add_argument("--to", required=True, metavar="POINT", help=point)
@@ -79,7 +83,7 @@ def run_deliver(call: Call) -> Answer:
 
 
 def run_consume(call: Call) -> Answer:
-    from tidemark.changes.consume import Consumption, consume_task
+    from tidemark.changes.consume import Consumption, Readers, consume_task
     from tidemark.changes.delivery.tasks import Wanted
 
     asked = call.arguments
@@ -88,8 +92,13 @@ def run_consume(call: Call) -> Answer:
     wanted = Wanted(asked.task, asked.source, asked.shards, start=asked.start, tables=_tuple_of(asked.tables))
     out = Path(asked.out).absolute() if asked.out else None
     write = RowStream() if out is None else None
-    request = Consumption(wanted, out, asked.format, asked.follow, asked.limit, write)
-    done = consume_task(call.app, request)
+    if bool(asked.url) != bool(asked.token_file) or ((asked.ca or asked.shard) and not asked.url):
+        raise UsageError(
+            "--token-file goes with --url; --ca and --shard too", hint="--url https://HOST:28332 --token-file FILE"
+        )
+    readers = Readers(asked.url, Path(asked.token_file), asked.ca, asked.shard) if asked.url else None
+    request = Consumption(wanted, out, asked.format, asked.follow, asked.limit, write, readers)
+    done = consume_task(None if readers else call.app, request)
     shards = [
         {"shard": shard, "rows": rows, "from": f"seq:{first}", "to": f"seq:{last}"}
         for shard, (rows, first, last) in sorted(done.shards.items())

@@ -35,7 +35,7 @@ from tests.served_changes import (
     serving,
 )
 from tests.wire_client import number, pairs, read_message, text
-from tidemark.changes.delivery.http.client import ReaderClient
+from tidemark.changes.delivery.http.client.session import ReaderClient
 from tidemark.changes.delivery.http.requests import ARROW, Checkpoint, Subscription
 from tidemark.changes.delivery.shards import Sharding
 from tidemark.changes.store.block import HEADER_BYTES, decode_header, is_sound

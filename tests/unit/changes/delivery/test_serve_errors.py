@@ -11,7 +11,7 @@ import pytest
 
 from tests.change_worlds import ORDERS, PEOPLE, START
 from tests.commanded import run_here
-from tests.served_changes import LIMITS, OTHERS, UUID, Served, append, expected, make, rows_of, serving
+from tests.served_changes import COUNT, LIMITS, OTHERS, UUID, Served, append, expected, make, rows_of, serving
 from tests.wire_client import pairs, text
 from tidemark.changes.delivery.shards import Sharding
 from tidemark.changes.store.disk import Disk
@@ -157,3 +157,35 @@ def test_a_commit_names_a_transaction_exactly(served: Served) -> None:
     assert client.post("/v1/points", {"taskName": "mail"}).json["points"][1] == before
     assert commit(**exact, gtidSet=f"{UUID}:1-30").json["seq"] == 21
     assert commit(binlogFile=3, binlogOffset=2200).json["seq"] == 23
+
+
+@pytest.mark.parametrize("index", [0, 7, 10_000])
+def test_a_point_that_was_told_goes_on_exactly_behind_what_is_done(served: Served, index: int) -> None:
+    """Behind a transaction that is whole, and in the middle of one: no row of it is left out or comes again."""
+    begin_task(served)
+    client = served.client(task="mail", shards=2)
+    client.post("/v1/rewind", {"taskName": "mail", "to": "earliest", "apply": True})
+    first = client.post("/v1/points", {"taskName": "mail"}).json["points"][1]
+    point = {"uuid": UUID, "transactionId": COUNT, "eventIndex": index, "versionTs": first["versionTs"]}
+    told = client.post("/v1/commit", {"taskName": "mail", "shard": 1, "buffaloCheckpoint": point})
+    assert told.status == 200, told.body
+    [_, now] = client.post("/v1/points", {"taskName": "mail"}).json["points"]
+    parts = {"partitionTotal": 2, "partitionSet": [1]}
+    client = served.ready(task="mail", buffaloCheckpoint=now, partitionClusterInfo=parts)
+    rest = [one for one in expected(served.disk, Sharding(2))[1] if one > (COUNT, index)]
+    assert rows_of(client.fetch_all()[1]) == rest
+    client.subscribe(buffaloCheckpoint=first, partitionClusterInfo=parts)
+    assert rows_of(client.fetch_all()[1]) == expected(served.disk, Sharding(2))[1]
+
+
+def test_a_block_that_closes_over_what_was_given_gives_no_row_again(tmp_path: Path) -> None:
+    writer = Writer(Disk(tmp_path / "store"), 1, replace(LIMITS, block_bytes=2_000))
+    append(writer, make(1))
+    with serving(tmp_path, CONFIG, writer) as served:
+        client = served.ready(shards=1)
+        found = rows_of(client.fetch().events[0])
+        for seq in range(2, 30):
+            append(writer, make(seq))
+            for events in client.fetch(milliseconds=100).events.values():
+                found += rows_of(events)
+        assert found == expected(served.disk, Sharding())[0]

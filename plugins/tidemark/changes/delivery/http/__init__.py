@@ -10,7 +10,7 @@
     frames    transactions as Arrow blocks
     requests  what clients ask. Pure
     schema    the messages, field by field. Pure
-    client    a client, in Python
+    client    clients, in Python: a session, a member of a task
 
 The server knows no settings: it is given stores by name. Imports `starlette`, `uvicorn` (`app`, `run`) and `protobuf`.
 """

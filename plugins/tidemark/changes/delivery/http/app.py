@@ -20,21 +20,27 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.delivery.http.events import Reply, encode_error
-from tidemark.changes.delivery.http.feed import TOO_OLD, Feed, RangeError, Watch, find_start
+from tidemark.changes.delivery.http.feed import TOO_NEW, TOO_OLD, Feed, RangeError, Watch, find_start
 from tidemark.changes.delivery.http.points import TaskPoints
 from tidemark.changes.delivery.http.requests import (
     PROTOCOL_BUFFER,
+    CommitPoints,
     Fetch,
     Subscription,
+    parse_begin,
     parse_commit,
     parse_fetch,
+    parse_hold,
+    parse_locate,
     parse_rewind,
     parse_subscription,
     parse_task,
 )
 from tidemark.changes.delivery.http.sessions import Counts, Session, Sessions
 from tidemark.changes.delivery.http.tokens import Tokens
+from tidemark.changes.delivery.storage_points import StoreBehindError
 from tidemark.changes.store.disk import Disk
 from tidemark.errors import (
     BinlogGapError,
@@ -161,6 +167,9 @@ class Server:
             Route("/v1/getServerInfo", self._guard(self._answer_info), methods=["POST"]),
             Route("/v1/subscribe", self._guard(self._answer_subscribe), methods=["POST"]),
             Route("/v1/fetchMessages", self._guard(self._answer_fetch), methods=["POST"]),
+            Route("/v1/begin", self._guard(self._answer_begin), methods=["POST"]),
+            Route("/v1/hold", self._guard(self._answer_hold), methods=["POST"]),
+            Route("/v1/locate", self._guard(self._answer_locate), methods=["POST"]),
             Route("/v1/points", self._guard(self._answer_points), methods=["POST"]),
             Route("/v1/commit", self._guard(self._answer_commit), methods=["POST"]),
             Route("/v1/rewind", self._guard(self._answer_rewind), methods=["POST"]),
@@ -344,10 +353,41 @@ class Server:
         task = _allow_task(parse_task(await self._read_body(request)), tasks)
         return JSONResponse(await self._work(lambda: self._points.tell(task)))
 
+    async def _answer_begin(self, request: Request, tasks: frozenset[str]) -> Response:
+        asked = parse_begin(await self._read_body(request))
+        _allow_task(asked.wanted.name, tasks)
+        watch = self._find_watch(asked.wanted.source)
+        told = await self._work(lambda: self._points.begin(watch.disk, asked, time.time()))
+        return JSONResponse(told | await self._work(lambda: self._describe_store(watch)))
+
+    async def _answer_hold(self, request: Request, tasks: frozenset[str]) -> Response:
+        asked = parse_hold(await self._read_body(request))
+        _allow_task(asked.task, tasks)
+        told = await self._work(lambda: self._points.hold(asked))
+        watch = self._find_watch(told["serviceGroupName"])
+        return JSONResponse(told | await self._work(lambda: self._describe_store(watch)))
+
+    async def _answer_locate(self, request: Request, tasks: frozenset[str]) -> Response:
+        asked = parse_locate(await self._read_body(request))
+        _allow_task(asked.task, tasks)
+        return JSONResponse(await self._work(lambda: self._points.locate(self._disk_of(asked.task), asked)))
+
+    def _describe_store(self, watch: Watch) -> dict[str, Any]:
+        """How far the store is, of which server it is, and how much there is to do."""
+        end = watch.open_reader().view.end
+        origin = read_origin(watch.disk)
+        logs = origin.changes.get(end.info.change_id) if origin else None
+        return {
+            "end": {"seq": end.seq, "newest": end.newest},
+            "server": logs.server_id if logs else None,
+            "loadFactor": self._measure_load(),
+        }
+
     async def _answer_commit(self, request: Request, tasks: frozenset[str]) -> Response:
         asked = parse_commit(await self._read_body(request))
         _allow_task(asked.task, tasks)
-        return JSONResponse(await self._work(lambda: self._points.commit(self._disk_of(asked.task), asked)))
+        commit = self._points.commit_points if isinstance(asked, CommitPoints) else self._points.commit
+        return JSONResponse(await self._work(lambda: commit(self._disk_of(asked.task), asked)))  # type: ignore[arg-type]
 
     async def _answer_rewind(self, request: Request, tasks: frozenset[str]) -> Response:
         asked = parse_rewind(await self._read_body(request))
@@ -361,13 +401,17 @@ class Server:
             raise NotFoundError(f"this server has no source {source}", subject=source)
         return self._watches[source].disk
 
+    def _find_watch(self, source: str) -> Watch:
+        if source not in self._watches:
+            raise RefusedError(404, "NO_SOURCE", "this server has no such source", "serviceGroupName is a [sources.NAME]")
+        return self._watches[source]
+
     # what a request is
 
     def _allow(self, wanted: Subscription, tasks: frozenset[str]) -> Subscription:
         """A task of another token, and a source that is not here, are told in one word: nothing is told of either."""
         _allow_task(wanted.task, tasks)
-        if wanted.source not in self._watches:
-            raise RefusedError(404, "NO_SOURCE", "this server has no such source", "serviceGroupName is a [sources.NAME]")
+        self._find_watch(wanted.source)
         return wanted
 
     def _find_session(self, request: Request, tasks: frozenset[str]) -> Session:
@@ -428,6 +472,8 @@ def _refuse(wrong: TidemarkError) -> RefusedError:
         return RefusedError(410 if wrong.code == TOO_OLD else 416, wrong.code, wrong.message, wrong.hint)
     if isinstance(wrong, BinlogGapError):
         return RefusedError(410, TOO_OLD, wrong.message, wrong.hint)
+    if isinstance(wrong, StoreBehindError):
+        return RefusedError(416, TOO_NEW, wrong.message, wrong.hint)
     if isinstance(wrong, UsageError):
         return RefusedError(400, "BAD_REQUEST", wrong.message, wrong.hint)
     if isinstance(wrong, LeaseHeldError | LeaseLostError):

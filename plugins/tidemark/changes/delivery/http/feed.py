@@ -23,12 +23,13 @@ from tidemark.changes.delivery.http.frames import Frame, encode_frame
 from tidemark.changes.delivery.http.requests import ARROW, EARLIEST, LATEST, Checkpoint, Fetch, Subscription
 from tidemark.changes.delivery.http.schema import UNDIVIDED
 from tidemark.changes.delivery.shards import Divider, Sharding, ShardPiece
-from tidemark.changes.delivery.storage_points import add_gtids
+from tidemark.changes.delivery.storage_points import StoreBehindError, add_gtids, locate
 from tidemark.changes.store.block import encode_header
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Record, Rows, SchemaChange, Transaction
 from tidemark.changes.store.read import Piece, Reader, Stretch, Target, at_first_outside, at_position, at_time
 from tidemark.errors import BinlogGapError, NotFoundError, PermanentError
+from tidemark.ledger.delivery import StoragePoint
 
 TOO_OLD, TOO_NEW, OTHER_SERVER = "LESS_THAN_MIN", "GREATER_THAN_MAX", "OTHER_SERVER"
 EVERYTHING = ("**",)
@@ -104,11 +105,18 @@ class RangeError(PermanentError):
 
 @dataclass(frozen=True)
 class Start:
-    """The number of the transaction at which a client goes on. `is_exact`: it is the one of the client's point, of which
-    events may be there already."""
+    """The number of the transaction at which a client goes on. `half`: of one of which it has the events up to `index`; 0:
+    of none. `known`: a GTID set of what it has, also behind that place."""
 
     seq: int
-    is_exact: bool = False
+    half: int = 0
+    index: int = -1
+    known: str = ""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it begins with the transaction of the client's point."""
+        return self.half == self.seq
 
 
 def find_start(reader: Reader, point: Checkpoint) -> Start:
@@ -117,13 +125,17 @@ def find_start(reader: Reader, point: Checkpoint) -> Start:
     RangeError: retention took it, the store ends before it, or it is of another server.
     """
     end = reader.view.end
+    if point.stored is not None:
+        return _find_stored(reader, point.stored)
+    if point.seq:
+        return _find_seq(reader, point.seq)
     if point.mode == EARLIEST:
         return Start(reader.first)
     if point.mode == LATEST:
         return Start(end.seq + 1)
     try:
         if point.gtid_set:
-            return Start(_find_by_set(reader, point.gtid_set))
+            return Start(_find_by_set(reader, point.gtid_set), known=point.gtid_set)
         target = _target_of(reader, point)
         if target is None:
             return Start(reader.first)
@@ -140,7 +152,29 @@ def find_start(reader: Reader, point: Checkpoint) -> Start:
         return Start(end.seq + 1)
     if not (point.uuid or point.file):
         return Start(found.seq)
-    return Start(found.seq, _is_of(next(reader.read(found.seq)).transaction.info, point))
+    is_exact = _is_of(next(reader.read(found.seq)).transaction.info, point)
+    return Start(found.seq, found.seq, point.event_index) if is_exact else Start(found.seq)
+
+
+def _find_stored(reader: Reader, point: StoragePoint) -> Start:
+    """Behind a storage point, of this store or of another one of the source."""
+    try:
+        found = locate(reader.disk, point, "the point", "the store of this reader")
+    except BinlogGapError as gone:
+        raise RangeError(TOO_OLD, gone.message, gone.hint) from gone
+    except StoreBehindError as behind:
+        raise RangeError(TOO_NEW, behind.message, behind.hint) from behind
+    except PermanentError as other:
+        raise RangeError(OTHER_SERVER, other.message, "a reader of the server that the point is of") from other
+    return Start(found.seq, found.half, found.index - 1, found.known)
+
+
+def _find_seq(reader: Reader, seq: int) -> Start:
+    if seq < reader.first:
+        raise RangeError(TOO_OLD, f"the store begins with seq:{reader.first}", "begin at a point that it has")
+    if seq > reader.view.end.seq + 1:
+        raise RangeError(TOO_NEW, f"the store ends with seq:{reader.view.end.seq}", "wait until it is captured")
+    return Start(seq)
 
 
 def _is_of(info: BinlogInfo, point: Checkpoint) -> bool:
@@ -199,9 +233,8 @@ class Feed:
         start = find_start(reader, wanted.checkpoint)
         self._first = start.seq
         self.next = self._first
-        known = wanted.checkpoint.gtid_set
-        self._known = parse_gtids(known) if known else None
-        self._skipped = wanted.checkpoint.event_index if start.is_exact else -1
+        self._known = parse_gtids(start.known) if start.known else None
+        self._half, self._skipped = start.half, start.index
         self._divider = Divider(wanted.sharding, choose_tables(wanted.tables))
         self._stretches: Iterator[Stretch] = iter(())
         self._stretch: Stretch | None = None  # the one at hand
@@ -257,6 +290,7 @@ class Feed:
                         raise self._tell_overrun(reader)
                     self._stretches = reader.read_stretches(self.next)
                     found = next(self._stretches, None)
+                    self._first = max(self._first, self.next)  # a block may have what was given as a group of the tail
                 if found is not None:
                     self.next = found.header.after.seq + 1
                     self._stretch = found
@@ -317,7 +351,7 @@ class Feed:
     def _encode_blocks(self, stretch: Stretch) -> Iterator[tuple[int, bytes, int]]:
         header = stretch.header
         is_whole = self.wanted.is_undivided and self.wanted.tables == EVERYTHING and self._known is None
-        if is_whole and stretch.before.seq + 1 >= self._first:
+        if is_whole and (self.wanted.checkpoint.seq or stretch.before.seq + 1 >= self._first):
             yield UNDIVIDED, encode_header(header) + stretch.rest, header.rows
             return
         for shard, pieces in self._divide(stretch).items():
@@ -353,7 +387,7 @@ class Feed:
         """Transaction by transaction, and in each by shard."""
         for pieces in zip(*divided.values(), strict=True):
             for shard, piece in zip(divided, pieces, strict=True):
-                is_first = piece.seq == self._first and self._skipped >= 0
+                is_first = piece.seq == self._half and self._skipped >= 0
                 if is_first and piece.ends and self._skipped >= piece.behind:
                     continue  # the client has it whole
                 records = tuple(record for record in piece.transaction.records if self._needs(record))

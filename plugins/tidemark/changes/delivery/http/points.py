@@ -1,26 +1,51 @@
-"""Storage points of tasks over HTTP: told, moved, rewound. For clients that are no members: they hold no lease.
+"""Tasks over HTTP: begun, their shards held, their storage points told, moved, rewound.
 
-A point moves forward, of the version that the client has seen, and only in a shard that no member holds. A rewind is that of
-`./tidemark changes rewind`, with its entry in the audit.
+A client that is a member holds its shards by leases of this ledger, in the name of this server's process. Nothing of it is
+kept here: each `hold` reads the leases and does what is due. A point of a member moves under its lease's fence. That of
+another client moves forward alone, of the version that the client has seen, in a shard that no member holds.
+A rewind is that of `./tidemark changes rewind`, with its entry in the audit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sqlalchemy.engine import Connection
+
+from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.delivery.export import choose_tables
 from tidemark.changes.delivery.http.feed import find_start
-from tidemark.changes.delivery.http.requests import NORMAL, Commit, Rewind
-from tidemark.changes.delivery.members import lease_prefix, read_seen
-from tidemark.changes.delivery.storage_points import Place, point_fields
-from tidemark.changes.delivery.tasks import apply_change, find_task, plan_rewind
+from tidemark.changes.delivery.http.requests import (
+    NORMAL,
+    Begin,
+    Commit,
+    CommitPoints,
+    Hold,
+    Locate,
+    Rewind,
+    describe_points,
+)
+from tidemark.changes.delivery.members import (
+    choose_shards,
+    lease_prefix,
+    member_lease,
+    name_holder,
+    read_seen,
+    shard_lease,
+)
+from tidemark.changes.delivery.storage_points import Place, furthest_point, locate, point_fields, settle_point
+from tidemark.changes.delivery.stream import LEASE_SECONDS
+from tidemark.changes.delivery.tasks import Change, apply_change, check_same, find_task, open_task, plan_rewind
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Rows
 from tidemark.changes.store.read import Reader
 from tidemark.errors import LeaseHeldError, LeaseLostError, NotFoundError, UsageError
-from tidemark.ledger.delivery import StoragePoint, TaskRow, move_point, read_points
-from tidemark.ledger.leases import Leases
+from tidemark.ledger.delivery import StoragePoint, TaskRow, create_task, move_point, read_points, read_task
+from tidemark.ledger.leases import Lease, LeaseRow, Leases, assert_held
+
+STORE = "the store of this reader"
 
 
 @dataclass(frozen=True)
@@ -41,16 +66,162 @@ class TaskPoints:
         task = self.find(name)
         with self.leases.ledger.read() as connection:
             points = read_points(connection, name)
-        told = [{"shard": shard, **point_fields(point)} for shard, point in points.items()]
         return {
             "taskName": task.name,
             "serviceGroupName": task.source,
             "partitionTotal": task.shards,
             "hash": task.hash,
             "keyChange": task.key_change,
+            "columns": {table: list(names) for table, names in task.columns.items()},
+            "tables": list(task.tables),
             "generation": task.generation,
-            "points": told,
+            "versionTs": task.version_ts,
+            "points": describe_points(points),
         }
+
+    def begin(self, disk: Disk, asked: Begin, now: float) -> dict[str, Any]:
+        """The task, begun where the client says if there is none. Points of another reader win over those of an older
+        version: the task was rewound, or divided anew, there."""
+        wanted, ledger = asked.wanted, self.leases.ledger
+        with ledger.read() as connection:
+            found = read_task(connection, wanted.name)
+        if found is None and not (asked.points or wanted.start):
+            return {}
+        if not asked.points:
+            open_task(ledger, disk, wanted, now)
+            return self.tell(wanted.name)
+        version = next(iter(asked.points.values())).version_ts
+        if found is None or (found.generation, found.version_ts) < (asked.generation, version):
+            what = f"task {wanted.name}"
+            points = {shard: settle_point(disk, point, what, STORE) for shard, point in asked.points.items()}
+            if found is None:
+                self._create(asked, version, points)
+            else:
+                check_same(found, replace(wanted, shards=None))
+                task = replace(found, shards=len(points), generation=asked.generation, version_ts=version)
+                with ledger.read() as connection:
+                    was = read_points(connection, found.name)
+                change = Change(found, task, points, (), 0, 0, exact=False, was=was)
+                apply_change(ledger, change, "rewind", to="another reader's points", shards=sorted(points), by="http")
+        return self.tell(wanted.name)
+
+    def _create(self, asked: Begin, version: int, points: dict[int, StoragePoint]) -> None:
+        wanted = asked.wanted
+        task = TaskRow(
+            wanted.name,
+            wanted.source,
+            len(points),
+            wanted.hash or "mixed",
+            wanted.key_change or "split",
+            wanted.columns or {},
+            wanted.tables or ("**",),
+            asked.generation,
+            version,
+        )
+        with self.leases.ledger.write() as connection:
+            check_same(create_task(connection, task, points), replace(wanted, shards=None))
+
+    def locate(self, disk: Disk, asked: Locate) -> dict[str, Any]:
+        """Where shards go on in this store. BinlogGapError, PermanentError: as of `storage_points.locate`."""
+        starts = []
+        for shard, point in asked.points.items():
+            found = locate(disk, point, f"task {asked.task}, shard {shard}", STORE)
+            starts.append({"shard": shard, "seq": found.seq, "index": found.index, "half": found.half, "known": found.known})
+        return {"starts": starts}
+
+    # members
+
+    def hold(self, asked: Hold) -> dict[str, Any]:
+        """Renew what a member has, release what it is done with, give it what is its due. Returns what it holds now."""
+        ledger = self.leases.ledger
+        with ledger.read() as connection:
+            act = self._decide(connection, asked)
+        if act.is_due:
+            with ledger.write() as connection:
+                read_task(connection, asked.task, lock=True)
+                self._act(connection, asked, self._decide(connection, asked))
+            with ledger.read() as connection:
+                act = self._decide(connection, asked)
+        told = self.tell(asked.task)
+        held = {str(shard): row.fence for shard, row in act.mine.items()}
+        return {**told, "held": held, "give": sorted(act.give), "taken": sorted({*act.taken, *act.mine})}
+
+    def _decide(self, connection: Connection, asked: Hold) -> _Due:
+        task = read_task(connection, asked.task)
+        if task is None:
+            raise NotFoundError(f"no task named {asked.task!r} has begun", subject=asked.task)
+        rows = self.leases.list_named(connection, lease_prefix(task.name))
+        own = [row for row in rows if row.holder.partition("@")[0] == asked.member]
+        member = next((row for row in own if "/member-" in row.name), None)
+        mine = {int(row.name.rpartition("/")[2]): row for row in own if row is not member}
+        seen = read_seen(asked.member, task.shards, task.generation, rows)
+        is_current = asked.generation == task.generation
+        release = [row for shard, row in mine.items() if asked.leaves or shard in asked.release]
+        take: Sequence[int] = ()
+        give: Sequence[int] = sorted(mine)
+        if is_current and not asked.leaves:
+            if asked.only is None:
+                choice = choose_shards(seen)
+                take, give = choice.take, choice.give
+            else:
+                give = ()
+                free = [shard for shard in asked.only if shard < task.shards and shard not in seen.held]
+                take = () if seen.is_former else free
+        if asked.leaves and member is not None:
+            release.append(member)
+        clock = self.leases.clock(connection)
+        is_old = any(row.expires - clock < LEASE_SECONDS * 2 / 3 for row in own)
+        joins = member is None and asked.only is None and not asked.leaves
+        numbers = {row.name for row in rows}
+        free_name = next(name for n in range(len(rows) + 1) if (name := member_lease(task.name, n)) not in numbers)
+        return _Due(
+            task.generation, mine, tuple(seen.held), own if is_old else (), release, take, give, free_name if joins else ""
+        )
+
+    def _act(self, connection: Connection, asked: Hold, due: _Due) -> None:
+        leases = Leases(self.leases.ledger, self.leases.identity, self.leases.alive, LEASE_SECONDS, self.leases.clock)
+        leases.release_within(connection, [Lease(row.name, row.fence, row.holder) for row in due.release])
+        gone = {row.name for row in due.release}
+        kept = [Lease(row.name, row.fence, row.holder) for row in due.renew if row.name not in gone]
+        leases.renew_within(connection, kept)
+        if due.join:
+            leases.acquire_within(connection, due.join, asked.member)
+            due = self._decide(connection, asked)  # with its own lease it has a share
+        for shard in due.take:
+            holder = name_holder(asked.member, due.generation)
+            leases.acquire_within(connection, shard_lease(asked.task, shard), holder)
+
+    def commit_points(self, disk: Disk, asked: CommitPoints) -> dict[str, Any]:
+        """Move points of shards forward, of any reader's store. `refused`: shards in which it moved nothing, and why."""
+        task = self.find(asked.task)
+        what = f"task {task.name}"
+        points = {shard: settle_point(disk, point, what, STORE) for shard, point in asked.points.items()}
+        refused: dict[str, str] = {}
+        with self.leases.ledger.write() as connection:
+            rows = self.leases.list_named(connection, lease_prefix(task.name))
+            held = read_seen("", task.shards, task.generation, rows).held
+            before = read_points(connection, task.name)
+            for shard, point in points.items():
+                was, fence = before.get(shard), asked.fences.get(shard, 0)
+                if was is None or was.version_ts != point.version_ts:
+                    refused[str(shard)] = "STALE"
+                elif not self._may_move(connection, asked, shard, held.get(shard, "")):
+                    refused[str(shard)] = "HELD"
+                elif (further := _find_further(disk, was, point, what)) is not None:
+                    move_point(connection, (task.name, shard), was, further, fence=fence)
+        return {**self.tell(task.name), "refused": refused}
+
+    def _may_move(self, connection: Connection, asked: CommitPoints, shard: int, holder: str) -> bool:
+        """Whether the client holds a shard, or nobody else does."""
+        if shard not in asked.fences:
+            return holder in ("", asked.member)
+        try:
+            assert_held(connection, Lease(shard_lease(asked.task, shard), asked.fences[shard], asked.member))
+        except LeaseLostError:
+            return False
+        return True
+
+    # clients that are no members
 
     def commit(self, disk: Disk, asked: Commit) -> dict[str, Any]:
         """Move a shard's point behind an event that is dealt with. A point that is there already, or behind it, stays.
@@ -94,9 +265,41 @@ class TaskPoints:
         }
 
 
+@dataclass(frozen=True)
+class _Due:
+    """What is due for a member. `mine`: the leases of its shards; `join`: the lease that makes it a member, "": none."""
+
+    generation: int
+    mine: dict[int, LeaseRow]
+    taken: Sequence[int]
+    renew: Sequence[LeaseRow]
+    release: Sequence[LeaseRow]
+    take: Sequence[int]
+    give: Sequence[int]
+    join: str
+
+    @property
+    def is_due(self) -> bool:
+        return bool(self.renew or self.release or self.take or self.join)
+
+
+def _find_further(disk: Disk, was: StoragePoint, point: StoragePoint, what: str) -> StoragePoint | None:
+    """What two points of this store say together, where that is more than the first. A reader with another order of commits
+    may know of more without a later place."""
+    known, more = parse_gtids(was.gtids), parse_gtids(point.gtids)
+    if known is not None and type(known) is type(more) and not more >= known:  # type: ignore[operator]
+        if known >= more:  # type: ignore[operator]
+            return None
+        point = settle_point(disk, furthest_point(was, point), what, STORE)
+    is_further = point.order > was.order or (point.order == was.order and point.gtids != was.gtids)
+    return point if is_further else None
+
+
 def _point_behind(reader: Reader, asked: Commit) -> StoragePoint:
     """The storage point behind an event: of its transaction, or of the next one where that is whole."""
     point = replace(asked.checkpoint, gtid_set="")
+    if point.stored is not None:
+        return settle_point(reader.disk, replace(point.stored, version_ts=asked.version_ts), "the point", STORE)
     if point.mode != NORMAL or not (point.file or (point.uuid and point.transaction_id > 0)):
         raise UsageError("buffaloCheckpoint: a commit names an event: its uuid and transactionId, or its log and offset")
     start = find_start(reader, point)

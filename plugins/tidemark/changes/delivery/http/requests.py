@@ -1,4 +1,4 @@
-"""What clients ask, as JSON: a subscription, a fetch. Pure. The names of the fields are the original's.
+"""What clients ask, as JSON: subscriptions, fetches, points of a task. Pure. The names of the fields are the original's.
 
 Raises UsageError that names the field. Every number is bounded here, so nothing behind asks how large one is.
 """
@@ -6,25 +6,33 @@ Raises UsageError that names the field. Every number is bounded here, so nothing
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from tidemark.changes.delivery.shards import MIXED, MOST_SHARDS, SPLIT, Sharding
+from tidemark.changes.delivery.storage_points import point_fields, read_point_fields
+from tidemark.changes.delivery.tasks import Wanted
 from tidemark.errors import UsageError
+from tidemark.ledger.delivery import StoragePoint
 
 EARLIEST, LATEST, NORMAL = "EARLIEST", "LATEST", "NORMAL"
 PROTOCOL_BUFFER, ARROW = "PROTOCOL_BUFFER", "ARROW"
 MOST_EVENTS, MOST_BYTES, MOST_MILLISECONDS = 100_000, 4 << 20, 60_000
 MOST_TABLES, MOST_TEXT, MOST_NAME = 1000, 1 << 14, 256
 _LARGEST = (1 << 63) - 1
+_MEMBER = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _MISSING = object()
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a client goes on: behind this event, or where `mode` says. What is not known is 0 or ""."""
+    """Where a client goes on: behind this event, or where `mode` says. What is not known is 0 or "".
+
+    `seq`: with this transaction of the reader's store. `stored`: behind this storage point, whatever else is said.
+    """
 
     mode: str = NORMAL
     gtid_set: str = ""
@@ -35,6 +43,8 @@ class Checkpoint:
     file: int = 0
     offset: int = 0
     milliseconds: int = 0
+    seq: int = 0
+    stored: StoragePoint | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,47 @@ class Commit:
 
 
 @dataclass(frozen=True)
+class CommitPoints:
+    """That shards are dealt with up to storage points. `fences`: of leases that `member` has."""
+
+    task: str
+    points: Mapping[int, StoragePoint]
+    member: str = ""
+    fences: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A task that is to be there; where `wanted.start` is "" it is only looked at. `points`: those that another reader of
+    the source has of it, of `generation`."""
+
+    wanted: Wanted
+    generation: int = 1
+    points: Mapping[int, StoragePoint] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Hold:
+    """What a member has and would have: it reads `generation`, is done with the shards `release`, wants no others than
+    `only` (None: its share)."""
+
+    task: str
+    member: str
+    generation: int
+    release: tuple[int, ...] = ()
+    only: tuple[int, ...] | None = None
+    leaves: bool = False
+
+
+@dataclass(frozen=True)
+class Locate:
+    """Where shards go on in this reader's store."""
+
+    task: str
+    points: Mapping[int, StoragePoint]
+
+
+@dataclass(frozen=True)
 class Rewind:
     """That a task is to go on from POINT `to`, in all or some shards. Without `apply`: what that would mean."""
 
@@ -87,8 +138,54 @@ def parse_task(body: bytes) -> str:
     return _Fields(parse_object(body), "").text("taskName")
 
 
-def parse_commit(body: bytes) -> Commit:
+def parse_begin(body: bytes) -> Begin:
     fields = _Fields(parse_object(body), "")
+    columns = None
+    if fields.values.get("columns") is not None:
+        columns = _parse_columns(fields.group("columns"))
+    wanted = Wanted(
+        fields.text("taskName"),
+        fields.text("serviceGroupName"),
+        fields.number("partitionTotal", 0, least=1, most=MOST_SHARDS) if "partitionTotal" in fields.values else None,
+        fields.text("hash", "") or None,
+        fields.text("keyChange", "") or None,
+        columns,
+        _texts_of(fields, "tables") if fields.values.get("tables") is not None else None,
+        "" if fields.flag("look", default=False) else fields.text("start", "earliest"),
+    )
+    points = _parse_points(fields)
+    if points and sorted(points) != list(range(wanted.shards or 0)):
+        raise UsageError("points: one of each of `partitionTotal` shards is wanted, or none")
+    if len({point.version_ts for point in points.values()}) > 1:
+        raise UsageError("points: of one versionTs all, as /v1/points gives them")
+    return Begin(wanted, fields.number("generation", 1, least=1, most=1 << 31), points)
+
+
+def parse_hold(body: bytes) -> Hold:
+    fields = _Fields(parse_object(body), "")
+    only = _shards_of(fields, "only") if fields.values.get("only") is not None else None
+    return Hold(
+        fields.text("taskName"),
+        _parse_member(fields),
+        fields.number("generation", 1, least=1, most=1 << 31),
+        _shards_of(fields, "release"),
+        only,
+        fields.flag("leaves", default=False),
+    )
+
+
+def parse_locate(body: bytes) -> Locate:
+    fields = _Fields(parse_object(body), "")
+    return Locate(fields.text("taskName"), _parse_points(fields))
+
+
+def parse_commit(body: bytes) -> Commit | CommitPoints:
+    fields = _Fields(parse_object(body), "")
+    if "points" in fields.values:
+        points, member = _parse_points(fields), _parse_member(fields) if "member" in fields.values else ""
+        told = [_Fields(one, "points") for one in fields.list("points", ())]
+        fences = {one.values["shard"]: one.number("fence", 0) for one in told if "fence" in one.values}
+        return CommitPoints(fields.text("taskName"), points, member, fences)
     point = fields.group("buffaloCheckpoint")
     version = point.number("versionTs", -1, least=0)
     return Commit(fields.text("taskName"), fields.number("shard", -1, most=MOST_SHARDS), _parse_checkpoint(point), version)
@@ -96,11 +193,8 @@ def parse_commit(body: bytes) -> Commit:
 
 def parse_rewind(body: bytes) -> Rewind:
     fields = _Fields(parse_object(body), "")
-    shards = fields.list("shards", ())
-    if not all(type(shard) is int and 0 <= shard < MOST_SHARDS for shard in shards):
-        raise UsageError("shards: numbers of shards are wanted")
     apply = fields.flag("apply", default=False)
-    return Rewind(fields.text("taskName"), fields.text("to"), tuple(sorted(set(shards))), apply)
+    return Rewind(fields.text("taskName"), fields.text("to"), _shards_of(fields, "shards"), apply)
 
 
 def parse_object(body: bytes) -> Mapping[str, Any]:
@@ -117,11 +211,7 @@ def parse_subscription(body: bytes) -> Subscription:
     fields = _Fields(parse_object(body), "")
     group, parts = fields.group("serviceGroupInfo"), fields.group("partitionClusterInfo")
     total = parts.number("partitionTotal", 1, most=MOST_SHARDS)
-    columns = {
-        _check_text(table, "columns", 2 * MOST_NAME): tuple(_check_text(name, "columns", MOST_NAME) for name in names)
-        for table, names in parts.group("columns").values.items()
-        if _check_list(names, "columns")
-    }
+    columns = _parse_columns(parts.group("columns"))
     sharding = Sharding(total, parts.text("hash", MIXED), parts.text("keyChange", SPLIT), columns)
     shards = parts.list("partitionSet", range(total))
     for shard in shards:
@@ -158,6 +248,57 @@ def parse_fetch(body: bytes) -> Fetch:
     )
 
 
+def _parse_columns(columns: _Fields) -> dict[str, tuple[str, ...]]:
+    return {
+        _check_text(table, "columns", 2 * MOST_NAME): tuple(_check_text(name, "columns", MOST_NAME) for name in names)
+        for table, names in columns.values.items()
+        if _check_list(names, "columns")
+    }
+
+
+def _parse_points(fields: _Fields) -> dict[int, StoragePoint]:
+    found: dict[int, StoragePoint] = {}
+    for one in fields.list("points", ()):
+        shard = _Fields(one, "points").number("shard", -1, most=MOST_SHARDS)
+        found[shard] = _read_stored(one, "points")
+    return found
+
+
+def _read_stored(value: Any, where: str) -> StoragePoint:
+    try:
+        return read_point_fields(value)
+    except (ValueError, TypeError, LookupError) as wrong:
+        raise UsageError(f"{where}: no storage point: {wrong}", hint="send it as /v1/points gave it") from wrong
+
+
+def describe_points(points: Mapping[int, StoragePoint]) -> list[dict[str, Any]]:
+    """Points of shards as JSON, as requests and answers have them."""
+    return [{"shard": shard, **point_fields(point)} for shard, point in sorted(points.items())]
+
+
+def read_points_of(told: Any) -> dict[int, StoragePoint]:
+    """The points of an answer. Raises UsageError where they are none."""
+    return _parse_points(_Fields(told, "the answer"))
+
+
+def _shards_of(fields: _Fields, name: str) -> tuple[int, ...]:
+    shards = fields.list(name, ())
+    if not all(type(shard) is int and 0 <= shard < MOST_SHARDS for shard in shards):
+        raise UsageError(f"{name}: numbers of shards are wanted")
+    return tuple(sorted(set(shards)))
+
+
+def _texts_of(fields: _Fields, name: str) -> tuple[str, ...]:
+    return tuple(_check_text(text, name, 2 * MOST_NAME) for text in fields.list(name, ()))
+
+
+def _parse_member(fields: _Fields) -> str:
+    member = fields.text("member")
+    if not _MEMBER.fullmatch(member):
+        raise UsageError("member: letters, digits, `_`, `.` and `-` are wanted")
+    return member
+
+
 def _parse_database(value: Any) -> list[str]:
     database = _Fields(value, "databaseInfoSet")
     name = _check_text(database.values.get("databaseName"), "databaseName", MOST_NAME)
@@ -166,6 +307,11 @@ def _parse_database(value: Any) -> list[str]:
 
 
 def _parse_checkpoint(fields: _Fields) -> Checkpoint:
+    """A point of `/v1/points` is known by its `seq` and `changeId`: its `eventIndex` counts rows, and names none."""
+    if "seq" in fields.values:
+        if "changeId" in fields.values:
+            return Checkpoint(stored=_read_stored(fields.values, "buffaloCheckpoint"))
+        return Checkpoint(seq=fields.number("seq", 0, least=1, most=1 << 62))
     mode = fields.text("checkpointMode", NORMAL if fields.values else EARLIEST)
     if mode not in (EARLIEST, LATEST, NORMAL):
         raise UsageError(f"checkpointMode {mode!r} is not known: {EARLIEST}, {LATEST}, {NORMAL}")

@@ -1,4 +1,7 @@
-"""Bearer tokens: a file with a line `TOKEN TASK…` for each. Read again when it changes, so a token is taken back at once."""
+"""Bearer tokens: a server's file with a line `TOKEN TASK…` for each, a client's file with one token.
+
+The server's is read again when it changes, so a token is taken back at once.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,18 @@ def parse_tokens(text: str) -> dict[bytes, frozenset[str]]:
             )
         found[digest] = frozenset(words[1:])
     return found
+
+
+def read_token(path: Path) -> str:
+    """The token of a client's file. UsageError: it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as wrong:
+        raise UsageError(
+            f"the token cannot be read: {path}: {getattr(wrong, 'strerror', 'no text')}",
+            hint="make a file with the token alone, one of the reader's changes.tokens",
+            subject=str(path),
+        ) from wrong
 
 
 class Tokens:

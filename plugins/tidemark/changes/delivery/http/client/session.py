@@ -1,0 +1,282 @@
+"""A client of `changes serve`, in Python: calls with a bearer token, sessions, replies as blocks or transactions by shard.
+
+Nothing that a reader answers is believed before it is looked at: how long it is, how fast it comes, what it holds.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from tidemark.changes.delivery.http.frames import Frame, decode_frame, decode_stretch
+from tidemark.changes.delivery.http.requests import MOST_BYTES, NORMAL, PROTOCOL_BUFFER, Subscription
+from tidemark.changes.delivery.http.schema import ERROR, UNDIVIDED, message_class
+from tidemark.changes.delivery.shards import Divider
+from tidemark.changes.store.read import Stretch
+from tidemark.errors import (
+    BinlogGapError,
+    CorruptionError,
+    LeaseHeldError,
+    NotFoundError,
+    PermanentError,
+    RetryableError,
+    UnreachableError,
+    UsageError,
+)
+
+SESSION = "Tidemark-Session"
+MOST_REPLY, MOST_TOLD = 1 << 30, 64 << 20
+"""A block is larger than a client asked for where one row is. What is no fetch is told in less."""
+KEPT_SECONDS = 3.0
+"""A connection without a request is used again for so long. The reader closes one after five seconds."""
+SLOW_SECONDS, LEAST_SPEED = 5.0, 16 << 10
+"""A reply that comes with fewer bytes a second, after so long, is given up."""
+_PIECE = 1 << 20
+_LATER = (408, 429, 500, 503)
+
+
+class ReaderBehindError(RetryableError):
+    """A reader's store ends before the point: it lacks what is done."""
+
+
+class SessionEndedError(RetryableError):
+    """A reader has no such session any more."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """What a fetch gave. `frames`: of codec ARROW, of one shard each; `events`: of the other, RdsEvents by shard."""
+
+    frames: Sequence[tuple[int, Frame]] = ()
+    events: Mapping[int, Sequence[Any]] | None = None
+    count: int = 0
+
+
+class ReaderConnection:
+    """Requests to a reader, one at a time. `timeout`: seconds without a byte; `whole`: for a request and its reply."""
+
+    def __init__(self, url: str, token: str, *, ca: str = "", timeout: float = 70.0, whole: float = 600.0) -> None:
+        try:
+            place = urlsplit(url)
+            host, port = place.hostname or "", place.port
+        except ValueError:
+            place, host, port = urlsplit(""), "", None
+        if place.scheme not in ("http", "https") or not host or place.path.strip("/"):
+            raise UsageError(f"{url!r} is no address of a reader", hint="https://HOST:28332", subject=url)
+        if not token or not token.isascii() or not token.isprintable():
+            raise UsageError("the reader's token is empty, or no text of one line", hint="a line of its changes.tokens")
+        self._connection: http.client.HTTPConnection
+        if place.scheme == "https":
+            try:
+                context = ssl.create_default_context(cafile=ca or None)
+            except OSError as wrong:
+                raise UsageError(f"the certificate {ca} cannot be read: {wrong.strerror or wrong}", subject=ca) from wrong
+            self._connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+        else:
+            self._connection = http.client.HTTPConnection(host, port, timeout=timeout)
+        self.url = url
+        self.headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        self._whole = whole
+        self._used = time.monotonic()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def ask(self, path: str, body: Mapping[str, Any]) -> Any:
+        """What a call answers in JSON: an object. CorruptionError where it is none."""
+        data = self.post(path, body, MOST_TOLD)
+        try:
+            told = json.loads(data)
+            if isinstance(told, dict):
+                return told
+        except (ValueError, RecursionError):
+            pass
+        raise CorruptionError(f"the reader {self.url} answers {path} with no JSON object", subject=self.url)
+
+    def post(self, path: str, body: Mapping[str, Any], most: int = MOST_REPLY) -> bytes:
+        """The body of the answer. UnreachableError: there is none, or not whole; else what the status means."""
+        if time.monotonic() - self._used > KEPT_SECONDS:
+            self._connection.close()  # the reader may have closed it; the next request opens it
+        watch = threading.Timer(self._whole, self._cut)
+        watch.daemon = True
+        watch.start()
+        try:
+            self._connection.request("POST", path, json.dumps(body), self.headers)
+            response = self._connection.getresponse()
+            data = self._read_body(response, most)
+            self._used = time.monotonic()
+        except (OSError, http.client.HTTPException) as broken:
+            self._connection.close()
+            raise UnreachableError(f"the reader {self.url} does not answer: {broken}", subject=self.url) from broken
+        except BaseException:
+            self._connection.close()
+            raise
+        finally:
+            watch.cancel()
+        if response.status != 200:
+            raise _read_error(self.url, response.status, path, data)
+        return data
+
+    def _cut(self) -> None:
+        with suppress(OSError, AttributeError):  # it is closed already
+            self._connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def _read_body(self, response: http.client.HTTPResponse, most: int) -> bytes:
+        size = response.length
+        if size is None:
+            raise CorruptionError(f"the reader {self.url} does not say how long its answer is", subject=self.url)
+        if size > most:
+            raise PermanentError(f"the reader {self.url} answers with more than {most} bytes", subject=self.url)
+        pieces, found, begun = [], 0, time.monotonic()
+        while found < size:
+            piece = response.read1(min(_PIECE, size - found))
+            if not piece:
+                raise http.client.IncompleteRead(b"", size - found)
+            pieces.append(piece)
+            found += len(piece)
+            taken = time.monotonic() - begun
+            if taken > SLOW_SECONDS and found < taken * LEAST_SPEED and found < size:
+                raise UnreachableError(f"the reader {self.url} answers too slowly", subject=self.url)
+        response.read()  # nothing is left; the connection takes the next request
+        return b"".join(pieces)
+
+
+class ReaderClient:
+    """One session at a reader. `wanted.is_undivided`: blocks come as stored where they can, and are divided here.
+
+    It keeps no point: of several shards, the next `wanted.checkpoint` is the least of their points.
+    """
+
+    def __init__(
+        self, url: str, token: str, wanted: Subscription, *, timeout: float = 70.0, ca: str = "", whole: float = 600.0
+    ) -> None:
+        self._connection = ReaderConnection(url, token, ca=ca, timeout=timeout, whole=whole)
+        self._url = url
+        self.wanted = wanted
+        self._divider = Divider(wanted.sharding)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def ask_server(self) -> Mapping[str, Any]:
+        """What the reader says of itself. Where it is AVAILABLE, a session has begun."""
+        told: Mapping[str, Any] = self._connection.ask("/v1/getServerInfo", self._describe())
+        if told.get("session"):
+            self._connection.headers[SESSION] = str(told["session"])
+        return told
+
+    def subscribe(self) -> None:
+        self._connection.post("/v1/subscribe", self._describe(), MOST_TOLD)
+        self._divider = Divider(self.wanted.sharding)
+
+    def fetch(self, milliseconds: int = 1000, size: int = MOST_BYTES, events: int = 10_000) -> Received:
+        """What comes next; nothing, after `milliseconds`."""
+        envelope, parts = self._fetch(milliseconds, size, events)
+        if self.wanted.codec == PROTOCOL_BUFFER:
+            read = message_class("RdsEvent").FromString
+            found = {shard: [read(data) for data in parts[shard].messages] for shard in sorted(parts)}
+            return Received(events=found, count=envelope.totalEventCount)
+        frames = [frame for shard in sorted(parts) for frame in self._read_blocks(shard, parts[shard].messages)]
+        return Received(frames, count=envelope.totalEventCount)
+
+    def fetch_stretches(self, milliseconds: int = 1000, size: int = MOST_BYTES) -> list[Stretch]:
+        """The blocks that come next, as stored: of a session that began with a `seq`, undivided. CorruptionError: they are
+        no blocks."""
+        _, parts = self._fetch(milliseconds, size, 1)
+        if any(shard != UNDIVIDED for shard in parts):
+            raise CorruptionError(f"the reader {self._url} divided its blocks", subject=self._url)
+        found = [decode_stretch(block) for shard in parts for block in parts[shard].messages]
+        try:
+            for stretch in found:
+                stretch.pieces, stretch.gtids  # noqa: B018 (decoded here, and not where it is first used)
+        except Exception as wrong:  # whatever decoding raises: the bytes are a reader's
+            raise CorruptionError(f"the reader {self._url} sent no block of changes", subject=self._url) from wrong
+        return found
+
+    def _fetch(self, milliseconds: int, size: int, events: int) -> tuple[Any, Any]:
+        from google.protobuf.message import DecodeError
+
+        asked = {"batchSize": events, "timeoutMs": milliseconds, "maxByteSize": size}
+        data = self._connection.post("/v1/fetchMessages", asked)
+        try:
+            envelope = message_class("RdsEnvelope").FromString(data)
+            if envelope.messageType == ERROR:
+                raise _make_error(self._url, envelope.error_code, envelope.error_message)
+            return envelope, message_class("RdsPartitionedMessage").FromString(envelope.message).partitionedMessages
+        except DecodeError as wrong:
+            raise CorruptionError(f"the reader {self._url} sent no RdsEnvelope", subject=self._url) from wrong
+
+    def _read_blocks(self, shard: int, blocks: Sequence[bytes]) -> Iterator[tuple[int, Frame]]:
+        for block in blocks:
+            if shard != UNDIVIDED:
+                yield shard, decode_frame(block)
+                continue
+            stretch = decode_stretch(block)
+            for own, pieces in self._divider.divide(stretch.pieces, self.wanted.shards).items():
+                yield own, Frame(stretch.gtids, stretch.gtids_after, pieces, stretch.header.begins)
+
+    def _describe(self) -> dict[str, Any]:
+        wanted, point = self.wanted, self.wanted.checkpoint
+        checkpoint: dict[str, Any] = {"checkpointMode": point.mode}
+        if point.seq:
+            checkpoint |= {"seq": point.seq}
+        elif point.mode == NORMAL:
+            checkpoint |= {"gtidSet": point.gtid_set} if point.gtid_set else {}
+            checkpoint |= {"uuid": point.uuid, "transactionId": point.transaction_id} if point.uuid else {}
+            checkpoint |= {"eventIndex": point.event_index, "serverId": point.server_id, "binlogFile": point.file}
+            checkpoint |= {"binlogOffset": point.offset, "timestamp": point.milliseconds}
+        tables = [pattern.partition(".") for pattern in wanted.tables if pattern != "**"]
+        return {
+            "serviceGroupInfo": {
+                "taskName": wanted.task,
+                "serviceGroupName": wanted.source,
+                "databaseInfoSet": [{"databaseName": database, "tableNames": [table]} for database, _, table in tables],
+            },
+            "partitionClusterInfo": {
+                "partitionTotal": wanted.sharding.shards,
+                "partitionSet": list(wanted.shards),
+                "hash": wanted.sharding.hash,
+                "keyChange": wanted.sharding.key_change,
+                "columns": {table: list(names) for table, names in wanted.sharding.columns.items()},
+            },
+            "buffaloCheckpoint": checkpoint,
+            "codec": wanted.codec,
+            "undivided": wanted.is_undivided,
+            "compressed": wanted.is_compressed,
+            "needEndTransaction": wanted.needs_end,
+            "needDDL": wanted.needs_ddl,
+        }
+
+
+def _read_error(url: str, status: int, path: str, data: bytes) -> Exception:
+    try:
+        if path == "/v1/fetchMessages":
+            envelope = message_class("RdsEnvelope").FromString(data)
+            return _make_error(url, envelope.error_code or status, envelope.error_message)
+        told = json.loads(data)
+        return _make_error(url, status, f"{told['code']}: {told['error']}; {told['hint']}")
+    except Exception:  # whatever decoding raises: the bytes are a reader's
+        return _make_error(url, status, "no reason")
+
+
+def _make_error(url: str, status: int, message: str) -> Exception:
+    text, word = f"the reader {url} answers {status}: {message[:2000]}", message.partition(":")[0]
+    kinds: dict[str, type[PermanentError | RetryableError | NotFoundError | BinlogGapError]] = {
+        "LESS_THAN_MIN": BinlogGapError,
+        "GREATER_THAN_MAX": ReaderBehindError,
+        "NO_SESSION": SessionEndedError,
+        "BUSY": RetryableError,
+        "HELD": LeaseHeldError,
+        "NOT_FOUND": NotFoundError,
+        "NO_SOURCE": NotFoundError,
+    }
+    return kinds.get(word, RetryableError if status in _LATER else PermanentError)(text, subject=url)
