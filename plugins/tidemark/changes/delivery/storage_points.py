@@ -7,7 +7,7 @@ that is done proves that it is this store. In another one the GTID set says it. 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import islice

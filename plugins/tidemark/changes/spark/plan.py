@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tidemark.changes.delivery.blocks import Key, Walk
+from tidemark.changes.delivery.blocks import DiskStretches, Key, Walk
 from tidemark.changes.delivery.shards import Sharding, ShardPiece, Wants
 from tidemark.changes.spark.options import ORDERED_SHARDS, Asked
 from tidemark.changes.store.disk import Disk
@@ -79,7 +79,7 @@ def read_part(disk: Disk, part: Part, sharding: Sharding, wants: Wants) -> Itera
 
     Raises BinlogGapError where retention took it, RetryableError where this machine does not see it yet.
     """
-    walk = Walk(disk, sharding, wants, part.first)
+    walk = Walk(DiskStretches(disk), sharding, wants, Key(part.first))
     chosen = range(sharding.shards) if part.shard is None else [part.shard]
     while walk.ahead < Key(part.end):
         try:
