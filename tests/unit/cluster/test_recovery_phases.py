@@ -217,7 +217,7 @@ def test_if_the_nodes_change_meanwhile_it_begins_anew_after_a_while_or_by_hand(c
         table = cluster.table
     newer = replace(table, epoch=table.epoch + 1)
     centre.app.opener = swapping_once(centre, newer)
-    (left,) = recover_members(centre.app, centre.receiver, late).left
+    (left,) = recover_members(centre.app, centre.receiver).left
     assert left[1].message == f"the nodes changed while {late} recovered: what belongs there is another now"
     centre.app.opener = centre.open_store
     row = rows(centre)[centre.header, late]
