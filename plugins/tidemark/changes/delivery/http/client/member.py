@@ -24,9 +24,10 @@ from tidemark.changes.delivery.http.client.readers import Address, Look, Reader,
 from tidemark.changes.delivery.http.client.session import ReaderBehindError
 from tidemark.changes.delivery.members import name_holder, shard_lease
 from tidemark.changes.delivery.shards import ShardPiece
-from tidemark.changes.delivery.storage_points import Start, furthest_point, proves_start
+from tidemark.changes.delivery.storage_points import Place, Start, furthest_point, proves_start
 from tidemark.changes.delivery.stream import LEASE_SECONDS, BatchStream, Held, Options
 from tidemark.changes.delivery.tasks import Wanted
+from tidemark.changes.store.model import Mark, Op, Record, Rows
 from tidemark.errors import CorruptionError, PermanentError, RetryableError, TidemarkError, UnreachableError, UsageError
 from tidemark.ledger.delivery import StoragePoint, TaskRow
 from tidemark.ledger.leases import Lease
@@ -48,16 +49,36 @@ class _ProvenCursor(Cursor):
         super().__init__(stream._blocks, shard, start, controls=stream.options.controls)
         self._unproven: StoragePoint | None = point
         self.given = given
+        self._reading: set[str] = set()
 
     def _collect(self, found: Divided) -> None:
         if self._unproven is not None and not proves_start(found.stretch, self.key.seq, self._unproven):
             raise CorruptionError(f"the reader would leave something out before seq:{self.key.seq} of shard {self.shard}")
         self._unproven = None
+        for piece in found.by_shard[self.shard]:
+            if not piece.transaction.gtid:
+                self._note_bootstrap(piece)
         super()._collect(found)
+
+    def _note_bootstrap(self, piece: ShardPiece) -> None:
+        for record in piece.transaction.records:
+            if table := _table_read(record):
+                self._reading.add(table)
+            elif isinstance(record, Mark) and record.word == "bootstrap_begin":
+                self._reading.add(record.text)
+            elif isinstance(record, Mark) and record.word == "bootstrap_end":
+                self._reading.discard(record.text)
+
+    def find_half_read(self) -> str:
+        """A table of which a bootstrap read rows, and not all of them are given out; "": there is none."""
+        waiting = [one.record for run, _ in self._pending for one in run]
+        tables = [table for record in waiting if (table := _table_read(record))]
+        return next(iter([*tables, *sorted(self._reading)]), "")
 
     def _skip_given(self, piece: ShardPiece) -> ShardPiece:
         info = piece.transaction.info
-        rows = self.given.get((uuid_text(info.uuid), info.transaction_id), 0) if self.given else 0
+        is_named = self.given and piece.transaction.gtid  # rows that a bootstrap read have the name of who is before them
+        rows = self.given.get((uuid_text(info.uuid), info.transaction_id), 0) if is_named else 0
         self._index = max(self._index, rows)
         return skip_rows(super()._skip_given(piece), (piece.seq, rows))
 
@@ -346,7 +367,8 @@ class ReaderStream(BatchStream):
                     self._adopt(told)
             found = {shard: self._find_next(held) for shard, held in self._held.items()}
             places = {shard: point for shard, (point, _) in found.items()}
-            self._refuse_other_server(told, places)
+            if self._number not in (-1, number):
+                self._refuse_other_store(told, places)
             starts = reader.locate(told.task, places) if places else {}
             with self._state:
                 self._number, self._server, self._failed, self._missed = number, told.server, None, None
@@ -370,13 +392,21 @@ class ReaderStream(BatchStream):
         """
         place, given = held.cursor.next_place, held.cursor.given if isinstance(held.cursor, _ProvenCursor) else {}
         point = self._begun[held.shard] if place is None else place.as_point(held.saved.version_ts)
-        if point.event_index and point.gtids:
+        if place is not None and point.event_index and _is_named(place):
             given = {**given, (point.uuid, point.transaction_id): point.event_index}
             point = replace(point, event_index=0)
         return point, given
 
-    def _refuse_other_server(self, told: Told, points: Mapping[int, StoragePoint]) -> None:
-        if self._number < 0 or told.server == self._server or all(one.gtids or not one.change_id for one in points.values()):
+    def _refuse_other_store(self, told: Told, points: Mapping[int, StoragePoint]) -> None:
+        """Raise PermanentError where no GTIDs say where to go on in another store."""
+        cursors = [held.cursor for held in self._held.values() if isinstance(held.cursor, _ProvenCursor)]
+        for table in [table for cursor in cursors if (table := cursor.find_half_read())]:
+            raise PermanentError(
+                f"rows that a bootstrap read of {table} are not all given out; other readers have them at another place",
+                hint="wait for the reader; or ./tidemark changes rewind TASK --to earliest at another one",
+                subject=self.task.name,
+            )
+        if told.server == self._server or all(one.gtids or not one.change_id for one in points.values()):
             return
         raise PermanentError(
             f"the changes have no GTIDs, so another reader must have the logs of server {self._server}; this one has those"
@@ -424,6 +454,17 @@ class ReaderStream(BatchStream):
     def _are_all_held(self) -> bool:
         wanted = range(self.task.shards) if self._only is None else self._only
         return set(wanted) <= {*self._taken, *self._held}
+
+
+def _table_read(record: Record) -> str:
+    """The table of rows that a bootstrap read; "" of any other record."""
+    is_read = isinstance(record, Rows) and record.count and record.batch.column(0)[0].as_py() == Op.READ
+    return f"{record.shape.database}.{record.shape.table}" if is_read and isinstance(record, Rows) else ""
+
+
+def _is_named(place: Place) -> bool:
+    """Whether the transaction of a place has a GTID."""
+    return any(piece.seq == place.seq and piece.transaction.gtid for piece in place.stretch.pieces)
 
 
 def _version_of(task: TaskRow | None) -> tuple[int, int]:
