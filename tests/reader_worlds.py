@@ -204,7 +204,7 @@ def join(
     shards: int | None = 2,
     token: str = TOKEN,
     only: Sequence[int] | None = None,
-    timeout: float = 1.0,
+    timeout: float = 2.5,
 ) -> ReaderStream:
     """A member of the task at these readers, quick in all that it waits for."""
     pace = {"look_seconds": 0.05, "late_seconds": 0.2, "patience_seconds": 0.5}
@@ -215,3 +215,8 @@ def join(
 def gtids_of(batch: Batch) -> list[str]:
     """The rows of a batch by what they are called at any server."""
     return [f"{row['gtid']} {row['i']}" for row in batch.to_pylist()]
+
+
+def flip_blocks(path: str, body: bytes) -> bytes | None:
+    """A reader of which one bit of a block is wrong."""
+    return body[:-400] + bytes((body[-400] ^ 1,)) + body[-399:] if path == "/v1/fetchMessages" and len(body) > 1000 else body

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.delivery_worlds import make_transaction
-from tests.reader_worlds import QUICK, TOKEN, RunningReader, gtids_of, join, name_maria
+from tests.reader_worlds import QUICK, TOKEN, RunningReader, flip_blocks, gtids_of, join, name_maria
 from tests.services.processes import soon
 from tidemark.changes.delivery.http.client.member import ReaderStream
 from tidemark.changes.delivery.http.client.readers import Look, order_readers
@@ -17,7 +17,7 @@ from tidemark.changes.delivery.http.client.session import ReaderConnection
 from tidemark.changes.delivery.storage_points import furthest_point
 from tidemark.changes.store.model import Transaction
 from tidemark.changes.store.read import Reader
-from tidemark.errors import PermanentError, UnreachableError
+from tidemark.errors import CorruptionError, PermanentError, UnreachableError, UsageError
 from tidemark.ledger.delivery import StoragePoint
 
 LAST = 45
@@ -241,6 +241,20 @@ def test_who_is_in_the_middle_of_a_bootstrap_stops_where_its_reader_is_gone(tmp_
         while (batch := stream.next_batch(patience=10)) is not None:
             if any(row["op"] == "R" for row in batch.to_pylist()):
                 next(one for one in readers if one.url == stream.reader).kill()
+    for one in readers:
+        one.close()
+
+
+def test_what_is_wrong_at_every_reader_ends_the_member(tmp_path: Path) -> None:
+    readers = [RunningReader(tmp_path / name, alter=flip_blocks) for name in ("one", "two")]
+    for one in readers:
+        one.append(range(1, LAST + 1))
+        one.start()
+    with pytest.raises(CorruptionError), join(readers, replace(QUICK, follow=True)) as stream:
+        while stream.next_batch(patience=10) is not None:
+            pass
+    with pytest.raises(UsageError, match="no storage point"), join(readers, replace(QUICK, given=lambda _shard: "{")):
+        pass
     for one in readers:
         one.close()
 

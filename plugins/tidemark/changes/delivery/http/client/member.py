@@ -35,7 +35,7 @@ from tidemark.ledger.leases import Lease
 GIVE_UP_SECONDS = 60.0
 """Who does not follow waits so long for any reader."""
 BAD_SECONDS = 60.0
-"""A reader that told something wrong is the last choice for so long."""
+"""A reader that told something wrong is not read at for so long."""
 Given = Mapping[tuple[str, int], int]
 
 
@@ -177,6 +177,8 @@ class ReaderStream(BatchStream):
             if failed is None:
                 try:
                     self._hold()
+                except UsageError:  # of a point that the consumer kept: no reader is to blame
+                    raise
                 except TidemarkError as wrong:
                     failed = wrong
             if failed is None:
@@ -333,9 +335,11 @@ class ReaderStream(BatchStream):
         self._look_at_all()
         bad = {number for number, until in self._bad.items() if until > now}
         is_lasting = not isinstance(why, RetryableError)
+        if is_lasting and now - self._good_at >= self._address.patience_seconds:
+            raise why
         reasons: list[Exception] = [why, *(one.trouble for one in self._looks if one.trouble is not None)]
-        for number in order_readers(self._looks, {*bad, former}, self._address.late_seconds, self._chance):
-            if number == former and is_lasting:
+        for number in order_readers(self._looks, {former}, self._address.late_seconds, self._chance):
+            if number in bad or (number == former and is_lasting):
                 continue
             try:
                 self._enter(number)

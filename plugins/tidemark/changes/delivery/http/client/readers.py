@@ -61,14 +61,14 @@ class Look:
     trouble: Exception | None = None
 
 
-def order_readers(looks: Sequence[Look], bad: Collection[int], late: float, chance: Callable[[], float]) -> list[int]:
+def order_readers(looks: Sequence[Look], last: Collection[int], late: float, chance: Callable[[], float]) -> list[int]:
     """The readers that may be read at, the best first: no late one before one that is not, then the one with least to do.
     `late`: seconds. Among loads that are about equal chance decides, so that consumers spread."""
     newest = max((one.newest for one in looks if one.trouble is None), default=0)
 
     def rank(number: int) -> tuple[bool, bool, int, float]:
         one = looks[number]
-        return number in bad, one.newest < newest - late * 1e6, int(one.load * 5), chance()
+        return number in last, one.newest < newest - late * 1e6, int(one.load * 5), chance()
 
     return sorted((number for number, one in enumerate(looks) if one.trouble is None), key=rank)
 
