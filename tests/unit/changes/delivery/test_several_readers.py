@@ -20,7 +20,7 @@ from tidemark.changes.store.read import Reader
 from tidemark.errors import CorruptionError, PermanentError, UnreachableError, UsageError
 from tidemark.ledger.delivery import StoragePoint
 
-LAST = 45
+LAST = 30
 
 
 def make(number: int) -> Transaction:
@@ -32,7 +32,7 @@ def make_maria(number: int) -> Transaction:
 
 
 ORDERS = {
-    make: [*range(30, 0, -1), *range(45, 30, -1)],
+    make: [*range(20, 0, -1), *range(30, 20, -1)],
     make_maria: sorted(range(1, LAST + 1), key=lambda number: (number % 3, number)),  # domain by domain
 }
 
@@ -63,7 +63,7 @@ def test_a_consumer_that_changes_the_reader_again_and_again_misses_and_doubles_n
             batch.done()
             changes += move(stream) if len(found) % 2 else 0
         assert sorted(found) == every_row(pair)
-    assert changes >= 10
+    assert changes >= 7
     for one in pair:  # both know it: none of them is needed afterwards
         with join([one], shards=None) as again:
             assert list(again) == []
