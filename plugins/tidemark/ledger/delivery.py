@@ -9,7 +9,7 @@ Source: seed 002 "storage point". Tables: sql/0022_change_tasks.sql, sql/0024_ch
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -204,13 +204,13 @@ def read_sink_tables(connection: Connection, sink: str) -> dict[str, SinkTable]:
     return {row[0]: SinkTable(row[0], row[1], tuple(json.loads(row[2])), int(row[3]), int(row[4]), row[5]) for row in found}
 
 
-def write_sink_tables(connection: Connection, sink: str, tables: Mapping[str, SinkTable]) -> None:
+def write_sink_tables(connection: Connection, sink: str, tables: Sequence[SinkTable]) -> None:
     """Record tables of a sink in the place of what is known of them."""
-    for name in sorted(tables):
-        gone = {"sink": sink, "name": name}
+    for table in tables:
+        gone = {"sink": sink, "name": table.name}
         connection.execute(sa.text("DELETE FROM change_sink_table WHERE sink = :sink AND name = :name"), gone)
     sql = (
         "INSERT INTO change_sink_table (sink, name, state, key_columns, begun, seq, why)"
         " VALUES (:sink, :name, :state, :key, :begun, :seq, :why)"
     )
-    write_rows(connection, sql, [{**asdict(one), "sink": sink, "key": _encode(one.key)} for one in tables.values()])
+    write_rows(connection, sql, [{**asdict(one), "sink": sink, "key": _encode(one.key)} for one in tables])

@@ -6,7 +6,7 @@ memory while it is written. It has one transaction at least, however large that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tidemark.changes.bootstrap.state import BEGIN, END
 from tidemark.changes.delivery.blocks import read_shard
 from tidemark.changes.delivery.shards import Sharding
-from tidemark.changes.sinks.definitions import ALL, CHANGED, EMPTIED, MADE, RENAMED, find_effects
+from tidemark.changes.sinks.definitions import ALL, CHANGED, EMPTIED, MADE, RENAMED, Effect, find_effects
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Rows, Shape
 from tidemark.changes.store.read import Reader
@@ -98,36 +98,75 @@ class TableChanges:
         return sum(run.rows for run in self.runs)
 
 
-def read_batch_tables(disk: Disk, wants: Wants, batch: SinkBatch, known: Sequence[str] = ()) -> dict[str, TableChanges]:
+@dataclass
+class Content:
+    """What a batch has: its tables, and where it ends. A statement that renames tables is a batch of its own: `renames` has
+    (former name, name) in the statement's order; "": a name that is not wanted."""
+
+    end: int
+    tables: dict[str, TableChanges] = field(default_factory=dict)
+    renames: list[tuple[str, str]] = field(default_factory=list)
+
+    def table_of(self, name: str) -> TableChanges:
+        return self.tables.setdefault(name, TableChanges(name))
+
+    def count_rows(self) -> dict[str, int]:
+        """The rows of each table that has some."""
+        return {name: one.rows for name, one in sorted(self.tables.items()) if one.rows}
+
+
+def read_content(disk: Disk, wants: Wants, batch: SinkBatch, known: Sequence[str] = ()) -> Content:
     """The rows and events of a batch by `database.table`. `known`: tables that may be emptied with their database.
 
-    BinlogGapError: retention took them.
+    It ends before a statement that renames tables, or behind one that stands at its beginning. BinlogGapError: retention
+    took it.
     """
-    found: dict[str, TableChanges] = {}
-
-    def table_of(name: str) -> TableChanges:
-        return found.setdefault(name, TableChanges(name))
-
+    found = Content(batch.end)
     for seq, transaction in _read_transactions(disk, wants, batch):
+        effects = [
+            effect
+            for record in transaction.records
+            if isinstance(record, Ddl)
+            for effect in find_effects(record.database, record.sql)
+        ]
+        if any(_find_renamed(effect, wants) for effect in effects):
+            found.end = max(seq, batch.first + 1)
+            if seq > batch.first:
+                break
         for record in transaction.records:
             if isinstance(record, Rows):
                 shape = record.shape
-                runs = table_of(f"{shape.database}.{shape.table}").runs
+                runs = found.table_of(f"{shape.database}.{shape.table}").runs
                 if not runs or runs[-1].shape != shape:
                     runs.append(Run(shape))
                 runs[-1].add(seq, transaction.info, transaction.gtid, record)
             elif isinstance(record, Mark) and record.word in (BEGIN, END) and wants(*_split(record.text)):
-                table_of(record.text).events.append((seq, record.word, ""))
-            elif isinstance(record, Ddl):
-                for effect in find_effects(record.database, record.sql):
-                    names = [f"{effect.database}.{effect.table}"]
-                    if effect.table == ALL:
-                        names = sorted(name for name in {*known, *found} if name.startswith(names[0]))
-                    why = effect.why or (f"it was renamed from {effect.former}, whose rows it has" if effect.former else "")
-                    for name in names:
-                        if wants(*_split(name)):
-                            table_of(name).events.append((seq, effect.what, why))
+                found.table_of(record.text).events.append((seq, record.word, ""))
+        for effect in effects:
+            _add_effect(found, wants, (seq, effect), known)
+        if seq + 1 == found.end:
+            break
     return found
+
+
+def _add_effect(found: Content, wants: Wants, placed: tuple[int, Effect], known: Sequence[str]) -> None:
+    seq, effect = placed
+    names = [f"{effect.database}.{effect.table}"]
+    if effect.table == ALL:
+        names = sorted(name for name in {*known, *found.tables} if name.startswith(names[0]))
+    for name in names:
+        if effect.what == RENAMED:
+            found.renames += _find_renamed(effect, wants)
+        elif wants(*_split(name)):
+            found.table_of(name).events.append((seq, effect.what, effect.why))
+
+
+def _find_renamed(effect: Effect, wants: Wants) -> list[tuple[str, str]]:
+    """The former name and the name of a table that is renamed, if one of them is wanted; "": where it goes is not."""
+    name = f"{effect.database}.{effect.table}"
+    if effect.what != RENAMED or not (wants(*_split(name)) or wants(*_split(effect.former))):
+        return []
+    return [(effect.former, name if wants(*_split(name)) else "")]
 
 
 def _read_transactions(disk: Disk, wants: Wants, batch: SinkBatch) -> Iterator[tuple[int, Any]]:
@@ -145,13 +184,12 @@ def _split(name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Window:
-    """Which rows of a batch count for a table that is kept as it is: those of transactions `low` to before `high`.
+    """Which rows of a batch count for a table that is kept as it is: those of transactions from `low` on.
 
     `clear`: rows that are at the target and were last written before that transaction go. `anew`: the target is made anew.
     """
 
     low: int
-    high: int
     clear: int = 0
     anew: bool = False
 
@@ -161,21 +199,18 @@ def judge_table(state: SinkTable | None, changes: TableChanges, batch: SinkBatch
     first = batch.first
     if state is None:
         state = SinkTable(changes.name, PARTIAL, seq=first, why="the store has no reading of all its rows")
-    low, high, clear, anew = first, batch.end, 0, False
+    low, clear, anew = first, 0, False
     if state.state == STOPPED:
-        low = high
+        low = batch.end
     for seq, what, why in changes.events:
         is_stopped = state.state == STOPPED
         if what == CHANGED and not is_stopped:
             state = replace(state, state=PARTIAL, seq=seq, why=why)
-        elif what == RENAMED:
-            high = min(high, seq)
-            state = replace(state, state=STOPPED, seq=seq, why=why)
         elif what in (EMPTIED, MADE, BEGIN):
             if is_stopped or what == MADE:
                 state, anew, clear = replace(state, key=()), True, 0
             if is_stopped or what != BEGIN:
-                low, high = seq, batch.end
+                low = seq
             if what == BEGIN:
                 state = replace(state, state=PARTIAL, begun=seq, seq=seq, why="its rows are being read")
             else:
@@ -184,16 +219,11 @@ def judge_table(state: SinkTable | None, changes: TableChanges, batch: SinkBatch
         elif what == END and state.begun and not is_stopped:
             clear, low = max(clear, state.begun), max(low, state.begun)
             state = replace(state, state=WHOLE, begun=0, seq=seq, why="")
-    return state, Window(min(low, high), high, clear, anew)
+    return state, Window(low, clear, anew)
 
 
 def cut_run(run: Run, window: Window) -> tuple[Any, Numbers]:
     """The rows of a run that count, and the transaction of each."""
     numbers = run.spread(run.numbers)
-    low, high = np.searchsorted(numbers, [window.low, window.high])
-    return run.join().slice(int(low), int(high - low)), numbers[low:high]
-
-
-def count_tables(tables: Mapping[str, TableChanges]) -> dict[str, int]:
-    """The rows of each table that has some."""
-    return {name: one.rows for name, one in sorted(tables.items()) if one.rows}
+    low = int(np.searchsorted(numbers, window.low))
+    return run.join().slice(low), numbers[low:]

@@ -20,7 +20,8 @@ ALL = ""
 @dataclass(frozen=True)
 class Effect:
     """What became of a table. `emptied`: its rows are gone. `made`: it is gone, or new, so it has no rows and may have other
-    columns. `renamed`: it has the rows of `former`. `changed`: some rows are not as the log told them, `why` says it."""
+    columns. `renamed`: it has the rows of `former`, which has none then. `changed`: some rows are not as the log told them,
+    `why` says it."""
 
     what: str
     database: str
@@ -77,7 +78,6 @@ def _find_altered(table: tuple[str, str], rest: str, database: str) -> Iterator[
 
 def _rename(former: tuple[str, str], table: tuple[str, str]) -> Iterator[Effect]:
     if former != table:
-        yield Effect(MADE, *former)
         yield Effect(RENAMED, *table, former=".".join(former))
 
 

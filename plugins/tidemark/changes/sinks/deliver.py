@@ -20,7 +20,7 @@ from tidemark.changes.delivery import points, tasks
 from tidemark.changes.delivery.export import Wants, choose_tables
 from tidemark.changes.delivery.storage_points import locate, point_at
 from tidemark.changes.delivery.tasks import Wanted
-from tidemark.changes.sinks.batches import Limits, count_tables, find_batch_end, read_batch_tables
+from tidemark.changes.sinks.batches import Content, Limits, find_batch_end, read_content
 from tidemark.changes.sinks.show import sink_settings_of
 from tidemark.changes.sources.source import Source, find_source
 from tidemark.changes.store.read import Reader
@@ -140,8 +140,10 @@ def deliver_sink(sink: Sink, request: Request | None = None) -> Delivered:
         if run.to or run.end is not None:
             until = min(until, points.number_of_point(reader, run.to) if run.to else run.end or 0)
         highest = sink.target.find_highest() if sink.settings.kind == DELTA else 0
-        while (batch := _plan(sink, lease, (reader, until, run.limits), highest)) is not None:
-            for name, rows in _write(sink, lease, batch, run.effect).items():
+        while (planned := _plan(sink, lease, (reader, until, run.limits), highest)) is not None:
+            batch, content = planned
+            _write(sink, lease, (batch, content), run.effect)
+            for name, rows in content.count_rows().items():
                 done.rows[name] = done.rows.get(name, 0) + rows
             done.batches += 1
             run.progress(Tick(f"batch {batch.number}: seq:{batch.first} to seq:{batch.end - 1}"))
@@ -173,7 +175,7 @@ def _open_task(sink: Sink) -> None:
     tasks.open_task(sink.app.ledger, sink.source.disk, wanted, sink.app.clock())
 
 
-def _plan(sink: Sink, lease: Lease, bounds: tuple[Reader, int, Limits], highest: int) -> SinkBatch | None:
+def _plan(sink: Sink, lease: Lease, bounds: tuple[Reader, int, Limits], highest: int) -> tuple[SinkBatch, Content] | None:
     """The batch that comes next, recorded before anything of it is written. None: there is nothing more.
 
     `highest`: the number of a batch that is at the target; a ledger that was lost, or is an older copy, knows lower ones.
@@ -181,10 +183,10 @@ def _plan(sink: Sink, lease: Lease, bounds: tuple[Reader, int, Limits], highest:
     ledger, (reader, until, limits) = sink.app.ledger, bounds
     with ledger.read() as connection:
         task, there = read_task(connection, sink.name), read_batch(connection, sink.name)
-        found = read_points(connection, sink.name)
+        found, known = read_points(connection, sink.name), [*read_sink_tables(connection, sink.name)]
     assert task is not None
     if there is not None and not there.is_written and there.version_ts == task.version_ts:
-        return there
+        return there, read_content(sink.source.disk, sink.wants, there, known)
     first = _find_first(sink, found)
     if sink.settings.kind == HISTORY:
         first = sink.target.align(first, reader.first)
@@ -192,11 +194,13 @@ def _plan(sink: Sink, lease: Lease, bounds: tuple[Reader, int, Limits], highest:
     if end <= first:
         return None
     batch = SinkBatch(max(there.number if there else 0, highest) + 1, first, end, task.version_ts)
+    content = read_content(sink.source.disk, sink.wants, batch, known)
+    batch = replace(batch, end=content.end)
     with ledger.write() as connection:
         assert_held(connection, lease)
         write_batch(connection, sink.name, batch)
     # CRASH WINDOW: a batch is recorded and nothing of it is written: the next run writes it, whatever the store has by then.
-    return batch
+    return batch, content
 
 
 def _find_first(sink: Sink, there: Mapping[int, StoragePoint]) -> int:
@@ -214,12 +218,9 @@ def _find_first(sink: Sink, there: Mapping[int, StoragePoint]) -> int:
     return min(starts.values())
 
 
-def _write(sink: Sink, lease: Lease, batch: SinkBatch, effect: Callable[[str], None]) -> dict[str, int]:
-    """Write a batch, then have the points say so. Returns the changes of each table."""
-    ledger = sink.app.ledger
-    with ledger.read() as connection:
-        known = read_sink_tables(connection, sink.name)
-    tables = read_batch_tables(sink.source.disk, sink.wants, batch, list(known))
+def _write(sink: Sink, lease: Lease, planned: tuple[SinkBatch, Content], effect: Callable[[str], None]) -> None:
+    """Write a batch, then have the points say so."""
+    ledger, (batch, content) = sink.app.ledger, planned
 
     def check(what: str) -> None:
         effect(what)
@@ -227,12 +228,14 @@ def _write(sink: Sink, lease: Lease, batch: SinkBatch, effect: Callable[[str], N
             with ledger.read() as connection:
                 assert_held(connection, lease)
 
-    changed: dict[str, SinkTable] = {}
+    changed: list[SinkTable] = []
     if sink.settings.kind == HISTORY:
-        sink.target.write(batch, tables, check)
+        sink.target.write(batch, content.tables, check)
     else:
-        found = sink.target.write(batch, tables, known, check)
-        changed = {one.table.name: one.table for one in found if known.get(one.table.name) != one.table}
+        with ledger.read() as connection:
+            known = read_sink_tables(connection, sink.name)
+        found = sink.target.write(batch, content, known, check)
+        changed = [one for one in found if known.get(one.name) != one]
     after = point_at(Reader(sink.source.disk), batch.end, batch.version_ts)
     with ledger.write() as connection:
         assert_held(connection, lease)
@@ -243,7 +246,6 @@ def _write(sink: Sink, lease: Lease, batch: SinkBatch, effect: Callable[[str], N
                 move_point(connection, (sink.name, shard), point, moved, fence=lease.fence)
             write_batch(connection, sink.name, replace(batch, is_written=True))
             write_sink_tables(connection, sink.name, changed)
-    return count_tables(tables)
 
 
 def read_sink_table(sink: Sink, table: str, columns: Sequence[str] = ()) -> Iterator[Any]:

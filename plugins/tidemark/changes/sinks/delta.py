@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.changes.sinks.batches import TableChanges, Window, cut_run, judge_table
+from tidemark.changes.sinks.batches import Content, TableChanges, Window, cut_run, judge_table
 from tidemark.changes.sinks.fold import DELETED, SEQ, Folded, MisfitError, fold_rows, key_of, unite_types
 from tidemark.errors import PermanentError, RetryableError, UsageError, limits_named
 from tidemark.ledger.delivery import STOPPED, SinkBatch, SinkTable
@@ -28,15 +28,6 @@ from tidemark.untrusted_files import UntrustedFile
 Effect = Callable[[str], None]
 MOST_OF_A_COMMIT = 256 << 20
 """Bytes of an entry of a table's log: about half a million files."""
-
-
-@dataclass(frozen=True)
-class Written:
-    """What became of a table with a batch."""
-
-    table: SinkTable
-    rows: int = 0
-    gone: int = 0
 
 
 class DeltaTables:
@@ -57,31 +48,85 @@ class DeltaTables:
         for folder in sorted(self.root.iterdir()) if self.root.is_dir() else ():
             with self._errors_named(folder):
                 table = self._open(folder)
-                highest = max(highest, 0 if table is None else table.transaction_version(self._app) or 0)
+                highest = max(highest, self._number_of(table))
         return highest
 
-    def write(
-        self, batch: SinkBatch, tables: Mapping[str, TableChanges], known: Mapping[str, SinkTable], effect: Effect
-    ) -> list[Written]:
-        """Bring tables to the end of a batch. One whose rows do not fit is stopped, and the others go on."""
+    def write(self, batch: SinkBatch, content: Content, known: Mapping[str, SinkTable], effect: Effect) -> list[SinkTable]:
+        """Bring tables to the end of a batch, and tell how they are. One whose rows do not fit is stopped, and the others go
+        on."""
+        if content.renames:
+            return self._rename_tables(batch, content.renames, known, effect)
         found = []
-        for name, changes in sorted(tables.items()):
+        for name, changes in sorted(content.tables.items()):
             state, window = judge_table(known.get(name), changes, batch)
             try:
                 found.append(self._write_table(batch, changes, (state, window), effect))
             except MisfitError as misfit:
-                stopped = replace(state, state=STOPPED, seq=batch.first, why=f"{name}: {misfit}", begun=0)
-                found.append(Written(stopped))
+                found.append(replace(state, state=STOPPED, seq=batch.first, why=f"{name}: {misfit}", begun=0))
         return found
+
+    def _rename_tables(
+        self, batch: SinkBatch, renames: Sequence[tuple[str, str]], known: Mapping[str, SinkTable], effect: Effect
+    ) -> list[SinkTable]:
+        """Give tables the rows of others, as these were before the batch: Delta tables keep their former versions."""
+        rows: dict[str, str] = {}  # by table, whose rows it gets; "": nobody's
+        for former, name in renames:
+            rows[name], rows[former] = rows.get(former, former), ""
+        found = []
+        for name, former in sorted(rows.items()):
+            if not name or not (former or name in known):
+                continue
+            state, why = known.get(former), f"{name} was {former} before, of which the sink has no rows"
+            if not former:
+                found.append(SinkTable(name, seq=batch.first))
+            elif state is None:
+                found.append(SinkTable(name, STOPPED, seq=batch.first, why=why))
+            else:
+                found.append(replace(state, name=name, begun=0))
+            effect(f"before {name}")
+            place = self.root / self._folder_of(name)
+            with self._errors_named(place):
+                if self._number_of(self._open(place)) < batch.number:
+                    self._copy_table(place, former if state is not None else "", batch.number)
+            # CRASH WINDOW: some tables are renamed: the others get the rows that the former ones had before the batch.
+            effect(f"after {name}")
+        return found
+
+    def _copy_table(self, place: Path, former: str, number: int) -> None:
+        """Give a table the rows that another one had before a batch; none where that is "" or has no table."""
+        table, commit = self._open(place), self._commit(number)
+        source = self._open(self.root / self._folder_of(former)) if former else None
+        while source is not None and self._number_of(source) >= number:
+            version = source.version() - 1
+            source = self._package.DeltaTable(source.table_uri, version=version) if version >= 0 else None
+        if source is not None:
+            rows = self._package.QueryBuilder().register("found", source).execute("SELECT * FROM found")
+            schema = pa.schema(source.schema().to_arrow())
+            batches = (_cast_batch(batch, schema) for batch in pa.RecordBatchReader.from_stream(rows))
+            with limits_named(place):
+                durable.make_folder(os.fsencode(place))
+            stream = pa.RecordBatchReader.from_batches(schema, batches)
+            self._package.write_deltalake(
+                str(place), stream, mode="overwrite", schema_mode="overwrite", commit_properties=commit
+            )
+        elif table is not None:
+            table.delete(commit_properties=commit)
+        else:
+            return
+        self._make_durable(place, self._open(place))
+
+    def _number_of(self, table: Any) -> int:
+        """The number of the newest batch that a table has."""
+        return 0 if table is None else table.transaction_version(self._app) or 0
 
     def _write_table(
         self, batch: SinkBatch, changes: TableChanges, judged: tuple[SinkTable, Window], effect: Effect
-    ) -> Written:
+    ) -> SinkTable:
         state, window = judged
         stretches = [(run.shape, *cut_run(run, window)) for run in changes.runs]
         stretches = [one for one in stretches if len(one[2])]
         if state.state == STOPPED and not stretches and not window.clear:
-            return Written(state)
+            return state
         key = state.key
         if stretches:
             keys = {key_of(shape) for shape, _, _ in stretches}
@@ -92,9 +137,9 @@ class DeltaTables:
         place = self.root / self._folder_of(changes.name)
         with self._errors_named(place):
             table = self._open(place)
-            if table is not None and (table.transaction_version(self._app) or 0) >= batch.number:
+            if self._number_of(table) >= batch.number:
                 self._make_durable(place, table)
-                return Written(replace(state, key=key))
+                return replace(state, key=key)
             is_empty = table is None or window.anew or table.count() == 0
             types = {} if is_empty else self._types_of(table)
             for shape, _, _ in stretches:
@@ -102,7 +147,7 @@ class DeltaTables:
             folded = fold_rows(stretches, key, types)
             is_emptied = table is not None and window.anew
             if not (folded.kept or is_emptied or (not is_empty and (folded.gone or window.clear))):
-                return Written(replace(state, key=key))
+                return replace(state, key=key)
             effect(f"before {changes.name}")
             if folded.kept and is_empty:
                 self._make_table(place, folded, batch.number)
@@ -118,7 +163,7 @@ class DeltaTables:
             self._make_durable(place, table)
             # CRASH WINDOW: the table has the batch and no point says so: its number is found there, and nothing is written.
             effect(f"after {changes.name}")
-        return Written(replace(state, key=key), folded.kept, folded.gone)
+        return replace(state, key=key)
 
     def read(self, name: str, key: tuple[str, ...], columns: tuple[str, ...] = ()) -> Iterator[Any]:
         """The rows of a table as Arrow batches, in the order of its key (texts by their bytes), without our own column."""

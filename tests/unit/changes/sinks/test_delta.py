@@ -89,16 +89,8 @@ def test_a_death_at_any_effect(tmp_path: Path) -> None:
     assert len(rows_of(calm)) == len(model.rows) + 1
     for number, name in enumerate(effects, 1):
         world, _ = make(str(number))
-        left = number
-
-        def die(what: str) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise Died(what)
-
         with pytest.raises(Died):
-            world.deliver(Request(limits=Limits(rows=20), effect=die))
+            world.deliver(Request(limits=Limits(rows=20), effect=_die_after(number)))
         done = world.deliver(Request(limits=Limits(rows=1000)))
         assert rows_of(world) == rows_of(calm), name
         assert done.tables == calm.deliver().tables, name
@@ -116,6 +108,16 @@ def test_a_batch_that_is_there_is_not_written_again(world: SinkWorld) -> None:
 def _die_at(word: str) -> Any:
     def die(name: str) -> None:
         if name.startswith(word):
+            raise Died(name)
+
+    return die
+
+
+def _die_after(left: int) -> Any:
+    def die(name: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
             raise Died(name)
 
     return die
@@ -233,7 +235,7 @@ def test_what_cannot_be_kept_as_it_is(world: SinkWorld) -> None:
     assert "not logged whole" in whys["shop.orders"]
 
 
-def test_truncated_dropped_and_renamed_tables(world: SinkWorld) -> None:
+def test_truncated_and_dropped_tables(world: SinkWorld) -> None:
     world.bootstrap(read(1, "a", "1.00"), read(2, "b", "2.00"))
     world.append([inserted(3, "c", "3.00")], Ddl("shop", "TRUNCATE TABLE orders"), [inserted(4, "d", "4.00")])
     world.deliver()
@@ -251,10 +253,61 @@ def test_truncated_dropped_and_renamed_tables(world: SinkWorld) -> None:
     )
     assert state_of(world.deliver()) == "whole"
     assert rows_of(world) == [("x",)]
-    world.append(Ddl("shop", "RENAME TABLE orders TO older"), Rows.of(shaped(*made.columns, table="older"), [deleted("x")]))
+
+
+def swap(world: SinkWorld) -> None:
+    """What tools do that change a large table on-line: fill another one, then rename both."""
+    wide = (*ORDERS.columns, Column("more", Kind.INT64, "int"))
+    ghost = shaped(*wide, table="_ghost")
+    world.bootstrap(read(1, "a", "1.00"), read(2, "b", "2.00"))
+    world.append(Ddl("shop", "CREATE TABLE _ghost (id BIGINT PRIMARY KEY)"))
+    world.append(Rows.of(ghost, [inserted(1, "a", "1.00", 7), inserted(2, "b", "2.00", 7)]), [deleted(2, "b", "2.00")])
+    world.append(Rows.of(ghost, [deleted(2, "b", "2.00", 7)]))
+    world.append(Ddl("shop", "RENAME TABLE orders TO _old, _ghost TO orders"))
+    world.append(Rows.of(shaped(*wide), [inserted(3, "c", "3.00", 8)]), Ddl("shop", "DROP TABLE shop._old"))
+
+
+def test_tables_are_renamed(world: SinkWorld) -> None:
+    swap(world)
     done = world.deliver()
+    assert rows_of(world) == [(1, "a", Decimal("1.00"), 7), (3, "c", Decimal("3.00"), 8)]
+    assert (rows_of(world, "shop._ghost"), rows_of(world, "shop._old")) == ([], [])
+    assert {table.state for table in done.tables.values()} == {"whole"}
+
+
+def test_two_tables_that_change_names_and_a_death_at_any_effect(tmp_path: Path) -> None:
+    def make(name: str) -> SinkWorld:
+        world = SinkWorld(tmp_path / name, "delta")
+        world.bootstrap(read(1, "a", "1.00"))
+        world.append(Ddl("shop", "CREATE TABLE other (id BIGINT PRIMARY KEY)"))
+        world.append(Rows.of(shaped(*ORDERS.columns, table="other"), [inserted(2, "b", "2.00")]))
+        world.append(Ddl("shop", "RENAME TABLE orders TO t, other TO orders, t TO other"))
+        return world
+
+    effects: list[str] = []
+    make("calm").deliver(Request(effect=effects.append))
+    for number in range(1, len(effects) + 1):
+        world = make(str(number))
+        with pytest.raises(Died):
+            world.deliver(Request(effect=_die_after(number)))
+        done = world.deliver()
+        assert rows_of(world) == [(2, "b", Decimal("2.00"))]
+        assert rows_of(world, "shop.other") == [(1, "a", Decimal("1.00"))]
+        assert state_of(done) == state_of(done, "shop.other") == "whole"
+
+
+def test_a_table_that_comes_from_outside_stops(tmp_path: Path) -> None:
+    world = SinkWorld(tmp_path, "delta", 'tables = ["shop.*"]\n')
+    world.append(Ddl("shop", "RENAME TABLE staging.orders TO shop.orders"), [inserted(2, "b", "2.00")])
+    done = world.deliver()
+    assert state_of(done) == "stopped"
+    assert "was staging.orders before" in done.tables["shop.orders"].why
+    assert [*done.tables] == ["shop.orders"]
+    world.bootstrap(read(2, "b", "2.00"))
+    assert state_of(world.deliver()) == "whole"
+    world.append(Ddl("shop", "RENAME TABLE shop.orders TO archive.orders"))
+    assert state_of(world.deliver()) == "whole"
     assert rows_of(world) == []
-    assert (state_of(done, "shop.older"), state_of(done)) == ("stopped", "whole")
 
 
 def test_what_the_command_prints(world: SinkWorld, capsys: pytest.CaptureFixture[str]) -> None:
