@@ -188,6 +188,8 @@ def _plan(sink: Sink, lease: Lease, bounds: tuple[Reader, int, Limits], highest:
     if there is not None and not there.is_written and there.version_ts == task.version_ts:
         return there, read_content(sink.source.disk, sink.wants, there, known)
     first = _find_first(sink, found)
+    if there is not None and there.version_ts == task.version_ts:
+        first = min(first, there.end)  # a member of the task, with a token for it, moves points and writes nothing here
     if sink.settings.kind == HISTORY:
         first = sink.target.align(first, reader.first)
     end = find_batch_end(reader, first, until, limits)

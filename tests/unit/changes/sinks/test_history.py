@@ -11,6 +11,8 @@ import pytest
 
 from tests.crash.explorer import Died
 from tests.sink_worlds import ORDERS, Model, SinkWorld, deleted, inserted, updated
+from tidemark.changes.delivery.stream import Options, Stream
+from tidemark.changes.delivery.tasks import find_task
 from tidemark.changes.sinks.batches import Limits
 from tidemark.changes.sinks.deliver import Request, deliver_sink
 from tidemark.changes.store.model import ABSENT, Rows
@@ -149,6 +151,19 @@ def test_a_sink_takes_its_tables_alone_and_is_no_task_of_consumers(tmp_path: Pat
     said.refused(2, "lake is a sink")
     [task] = world.run("show", "orders").json["tasks"]
     assert (task["name"], task["shards"], task["points"][1]["point"]) == ("lake", 2, "seq:6")
+
+
+def test_points_that_a_member_of_its_task_moved_have_no_rows_left_out(world: SinkWorld) -> None:
+    expected = fill(world, 10)
+    world.deliver()
+    expected += fill(world, 10, seed=2)
+    app = world.app()
+    leases, options = Leases(app.ledger, app.identity), Options(follow=False)
+    with Stream(leases, world.disk, find_task(app.ledger, "lake"), lambda _d, _t: True, options) as stream:
+        assert [batch.done() for batch in stream]
+    assert world.run("show", "orders").json["tasks"][0]["points"][0]["point"] == "seq:21"
+    assert world.deliver().batches == 1
+    assert list_changes(world) == expected
 
 
 def test_a_name_that_is_no_sink(world: SinkWorld) -> None:
