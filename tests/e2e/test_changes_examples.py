@@ -40,7 +40,7 @@ def run_example(name: str, config: Path, *arguments: str, **names: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
+        timeout=550,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -95,6 +95,7 @@ def test_shards_go_to_partitions_of_kafka_in_order(config: Path, brokers: str) -
 
 @pytest.mark.full
 @pytest.mark.real("spark")
+@pytest.mark.timeout(600)
 def test_the_program_of_spark(config: Path) -> None:
     try:
         java = java_home()

@@ -331,5 +331,6 @@ def test_an_example_with_a_server(tmp_path: Path, scene: Scene) -> None:
 
 @pytest.mark.full
 @pytest.mark.real("spark")
+@pytest.mark.timeout(600)
 def test_the_example_of_spark(tmp_path: Path) -> None:
     play_spark(tmp_path)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tidemark.changes.delivery.shards import Divider, Sharding, ShardPiece, Wants
+from tidemark.changes.store.block import Chosen
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.read import Piece, Reader, Stretch
 from tidemark.errors import BinlogGapError, NotFoundError
@@ -47,10 +48,11 @@ class Stretches(Protocol):
 
 
 class DiskStretches:
-    """The blocks of a store."""
+    """The blocks of a store. `chosen`: columns that are decoded, among them those by which rows are divided."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, chosen: Chosen | None = None) -> None:
         self.disk = disk
+        self.chosen = chosen
         self._stretches: Iterator[Stretch] = iter(())
 
     def read_next(self, ahead: Key) -> Stretch | None:
@@ -72,7 +74,7 @@ class DiskStretches:
         reader = Reader(self.disk)
         if reader.view.end.seq and reader.first > ahead.seq:
             raise overrun_error(self.disk, ahead.seq)
-        return reader.read_stretches(ahead.seq)
+        return reader.read_stretches(ahead.seq, self.chosen)
 
     def close(self) -> None:
         self._stretches = iter(())

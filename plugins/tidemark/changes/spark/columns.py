@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.changes.capture.identity import Origin
-from tidemark.changes.delivery.shards import INDEX, MOVED, ShardPiece
+from tidemark.changes.delivery.shards import INDEX, MOVED, Sharding, ShardPiece, find_key
 from tidemark.changes.spark.plan import ByShard
 from tidemark.changes.store.model import Column, Kind, Rows, Shape
 from tidemark.changes.store.read import Reader
@@ -110,6 +110,19 @@ def check_schema(asked: pa.Schema, ours: pa.Schema) -> None:
 
 def _misfit(message: str, subject: str) -> UsageError:
     return UsageError(message, hint="leave .schema(…) out to see what there is", subject=subject)
+
+
+def choose_columns(schema: pa.Schema, sharding: Sharding, shape: Shape) -> list[int]:
+    """The columns of a shape's rows that a frame needs, and those that divide them, by their places in a block."""
+    width = len(shape.columns)
+    key = find_key(sharding, shape) if sharding.shards > 1 else ()
+    places = {0, 1, 2, *(3 + side * width + place for side in (0, 1) for place in key)}
+    for side, name in enumerate(("before", "after")):
+        if schema.get_field_index(name) >= 0:
+            wanted = {field.name.lower() for field in schema.field(name).type}
+            named = (place for place, column in enumerate(shape.columns) if column.name.lower() in wanted)
+            places |= {3 + side * width + place for place in named}
+    return sorted(places)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from tidemark.changes.delivery.blocks import DiskStretches, Key, Walk
 from tidemark.changes.delivery.shards import Sharding, ShardPiece, Wants
 from tidemark.changes.spark.options import ORDERED_SHARDS, Asked
+from tidemark.changes.store.block import Chosen
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Rows
 from tidemark.changes.store.read import Reader
@@ -74,16 +75,16 @@ def _count_rows(reader: Reader, first: int, end: int) -> Iterator[tuple[int, int
             yield piece.seq, sum(record.count for record in piece.transaction.records if isinstance(record, Rows))
 
 
-def read_part(disk: Disk, part: Part, sharding: Sharding, wants: Wants) -> Iterator[ByShard]:
-    """What a part has of each block, by shard.
+def read_part(disk: Disk, part: Part, sharding: Sharding, wants: Wants, chosen: Chosen | None = None) -> Iterator[ByShard]:
+    """What a part has of each block, by shard. `chosen`: columns that are decoded.
 
     Raises BinlogGapError where retention took it, RetryableError where this machine does not see it yet.
     """
-    walk = Walk(DiskStretches(disk), sharding, wants, Key(part.first))
-    chosen = range(sharding.shards) if part.shard is None else [part.shard]
+    walk = Walk(DiskStretches(disk, chosen), sharding, wants, Key(part.first))
+    shards = range(sharding.shards) if part.shard is None else [part.shard]
     while walk.ahead < Key(part.end):
         try:
-            found = walk.read_next(chosen)
+            found = walk.read_next(shards)
         except BinlogGapError as gone:
             hint = "raise retain_bytes of the source, or let a task hold what a stream still reads: option task"
             raise BinlogGapError(gone.message, hint=hint, subject=gone.subject) from gone

@@ -6,7 +6,7 @@ It registers itself if `plugins/` is on the PYTHONPATH of the driver (`pyspark_t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,11 +21,12 @@ from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.delivery.export import choose_tables
 from tidemark.changes.delivery.points import number_of_point
 from tidemark.changes.delivery.shards import Sharding
-from tidemark.changes.spark.columns import TypedRows, Types, check_schema, find_columns, make_schema
+from tidemark.changes.spark.columns import TypedRows, Types, check_schema, choose_columns, find_columns, make_schema
 from tidemark.changes.spark.lines import LineRows, line_schema
 from tidemark.changes.spark.options import Asked, parse_asked
 from tidemark.changes.spark.plan import Part, find_batch_end, read_part, split_span
 from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.model import Shape
 from tidemark.changes.store.read import Reader
 from tidemark.errors import NotFoundError, UsageError, hints_told
 
@@ -146,7 +147,14 @@ class Scan:
             if asked.table
             else LineRows(self.schema, origin, controls=asked.controls)
         )
-        for blocks in read_part(disk, part, Sharding(asked.shards or 1), choose_tables(asked.tables)):
+        sharding, wants = Sharding(asked.shards or 1), choose_tables(asked.tables)
+
+        def choose(shape: Shape) -> Collection[int] | None:
+            if not wants(shape.database, shape.table):
+                return ()
+            return choose_columns(self.schema, sharding, shape) if asked.table else None
+
+        for blocks in read_part(disk, part, sharding, wants, choose):
             yield from rows.convert(blocks)
 
 

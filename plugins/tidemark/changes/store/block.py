@@ -15,7 +15,7 @@ import json
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
@@ -49,6 +49,10 @@ _NUMBERS = "change_id", "server_id", "file", "offset", "transaction_id", "event_
 _COLUMNS = dict.fromkeys(["records", "gtid_offset", *_NUMBERS], "Q") | {"timestamp": "q"}
 _get_numbers = attrgetter(*_NUMBERS)
 _ROWS, _SCHEMA, _DDL, _MARK = range(4)
+
+
+Chosen = Callable[[Shape], Collection[int] | None]
+"""Which columns of a shape's rows are decoded, by their places in `Shape.arrow_schema`; None: all. The others are null."""
 
 
 @dataclass(frozen=True)
@@ -246,14 +250,14 @@ class Heads:
         return found
 
 
-def decode_transactions(header: Header, body: bytes) -> list[Transaction]:
+def decode_transactions(header: Header, body: bytes, chosen: Chosen | None = None) -> list[Transaction]:
     """The transactions of a block that is sound. Of a part: the transaction with the records of this part."""
     import pyarrow as pa
 
     heads = Heads(header, body)
     try:
         _, *sections = _split_sections(body)
-        records, *rows = map(_read_stream, sections)
+        records, *rows = [_read_stream(sections[0]), *(_read_stream(section, chosen) for section in sections[1:])]
         return heads.add_records(iter(_decode_records(records, rows)))
     except (pa.ArrowException, ValueError, LookupError, StopIteration, RuntimeError) as wrong:
         raise CorruptionError(f"a block with sound checksums holds nonsense: {wrong}") from wrong
@@ -393,11 +397,21 @@ def _write_stream(batch: Any, *, level: int) -> bytes:
     return data
 
 
-def _read_stream(data: bytes) -> Any:
+def _read_stream(data: bytes, chosen: Chosen | None = None) -> Any:
     import pyarrow as pa
 
     with pa.ipc.open_stream(data, options=pa.ipc.IpcReadOptions(use_threads=False)) as stream:
-        return stream.read_next_batch()
+        schema = stream.schema
+        places = None if chosen is None else chosen(_shape_of(schema))
+        if places is None:
+            return stream.read_next_batch()
+    decoded = sorted({0, *places})  # none would be all
+    options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=decoded)
+    with pa.ipc.open_stream(data, options=options) as stream:
+        batch = stream.read_next_batch()
+    columns = dict(zip(decoded, batch.columns, strict=True))
+    arrays = [columns[n] if n in columns else pa.nulls(len(batch), kind) for n, kind in enumerate(schema.types)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _split_sections(body: bytes) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from tidemark.changes.store.block import HEADER_BYTES, Header, Heads, decode_gtids, decode_transactions, find_shapes
+from tidemark.changes.store.block import HEADER_BYTES, Chosen, Header, Heads, decode_gtids, decode_transactions, find_shapes
 from tidemark.changes.store.disk import Disk, OpenFile
 from tidemark.changes.store.index import L1_PATH, Index
 from tidemark.changes.store.layout import DataPosition, State
@@ -97,11 +97,12 @@ class Piece:
 class Stretch:
     """The transactions of one block or group; or a part of one transaction. Decoded when they are asked for.
 
-    `rest`: head and body, as stored.
+    `rest`: head and body, as stored. `chosen`: the columns of rows that are decoded.
     """
 
     header: Header
     rest: bytes
+    chosen: Chosen | None = None
 
     @property
     def before(self) -> State:
@@ -112,7 +113,7 @@ class Stretch:
     def pieces(self) -> Sequence[Piece]:
         """The transactions, with their numbers. They share the Arrow batches of the block."""
         header = self.header
-        transactions = decode_transactions(header, self.rest[header.head_bytes :])
+        transactions = decode_transactions(header, self.rest[header.head_bytes :], self.chosen)
         return [Piece(seq, each, header.ends) for seq, each in enumerate(transactions, header.before.seq + 1)]
 
     @property
@@ -175,8 +176,11 @@ class Reader:
         for stretch in self.read_stretches(seq):
             yield from (piece for piece in stretch.pieces if piece.seq >= seq)
 
-    def read_stretches(self, seq: int) -> Iterator[Stretch]:
-        """The blocks and groups from that on which has transaction `seq`, each whole. Errors as of `read`."""
+    def read_stretches(self, seq: int, chosen: Chosen | None = None) -> Iterator[Stretch]:
+        """The blocks and groups from that on which has transaction `seq`, each whole. Errors as of `read`.
+
+        `chosen`: which columns of rows are decoded.
+        """
         if seq > self.view.end.seq:
             return
         found = self.find(at_seq(seq))
@@ -187,12 +191,12 @@ class Reader:
             for file, start, header in self._walk_blocks(bucket, offset):
                 _check_seam(last, path, header, bucket.file.path)
                 last, path = header, bucket.file.path
-                yield Stretch(header, read_rest(file, start, header))
+                yield Stretch(header, read_rest(file, start, header), chosen)
         for group in self.view.tail:
             _check_seam(last, path, group.header, group.path)
             last, path = group.header, group.path
             if group.header.before.seq + group.header.transactions >= seq:
-                yield Stretch(group.header, group.rest)
+                yield Stretch(group.header, group.rest, chosen)
         assert last is not None
         assert last.after == self.view.end
 
