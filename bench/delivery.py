@@ -8,6 +8,8 @@
     protobuf_rows_s       rows a second that one consumer has as values, the original's protobuf; of the first 200,000
     slow_clients_mb       largest memory of a server with 50 clients that take 64 KiB a second
     slow_clients_x        rows a second of a consumer beside them, to the one alone
+    spark_to_parquet      `spark.read` of 4 shards, an aggregate of three columns, to Spark on the same rows in Parquet
+    spark_11_to_4         every row of 11 shards taken in order in Python, to the same of 4; local[2], a warm session
 
 Each consumer counts its rows, and a wrong number ends the run.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -23,6 +26,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.delivery_data import ROWS, make_store
@@ -31,6 +35,7 @@ from bench.measure import Contender, report
 from bench.rows import REPOSITORY, say
 
 RUN = [sys.executable, "-m", "bench.delivery_run"]
+PARTS = ("serve", "spark")
 SLOW = 50
 PROTOBUF_ROWS = 200_000
 
@@ -55,61 +60,99 @@ class Server:
         self.process.wait(30)
 
 
+@dataclass
+class Found:
+    """What was measured: ratios, who ran, rows a second of each round, seconds of each round."""
+
+    ratios: dict[str, float] = field(default_factory=dict)
+    ours: dict[str, Contender] = field(default_factory=dict)
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tidemark bench delivery", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round instead of five")
+    parser.add_argument("--only", default="", help=f"parts, with commas: {', '.join(PARTS)}")
+    parser.add_argument("--rows", type=int, default=ROWS, help="changes in the store; `serve` takes all")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(arguments)
+    parts = asked.only.split(",") if asked.only else PARTS
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-bench-")))
-        say(f"{ROWS:,} changes")
-        make_store(folder / "store")
+        say(f"{asked.rows:,} changes")
+        make_store(folder / "store", asked.rows)
         (folder / "tidemark.toml").write_text('[sources.orders]\nstore = "store"\n')
         (folder / "changes.tokens").write_text(f"{TOKEN} bench\n")
-        paper = _measure(folder, 1 if asked.quick else 5)
+        found, rounds = Found(), 1 if asked.quick else 5
+        if "serve" in parts:
+            _measure_server(found, folder, rounds, asked.rows)
+        if "spark" in parts:
+            _measure_spark(found, folder, rounds, asked.rows)
+        papers = {name: one.as_json() for name, one in found.ours.items()}
+        paper = report("delivery", found.ratios, papers, {}, rates=found.rates, seconds=found.seconds)
     print(json.dumps(paper if asked.json else paper["ratios"], indent=None if asked.json else 1))
     return 0
 
 
-def _measure(folder: Path, rounds: int) -> dict[str, object]:
-    found: dict[str, list[float]] = {}
-    ours: dict[str, Contender] = {}
+def _measure_server(found: Found, folder: Path, rounds: int, rows: int) -> None:
+    some = min(rows, PROTOBUF_ROWS)
     with ExitStack() as stack:
         server = Server(folder)
         stack.callback(server.close)
         ours = {
-            "arrow": Contender("arrow", [*RUN, server.address, "ARROW", "1", str(ROWS)]),
-            "arrow_4": Contender("arrow_4", [*RUN, server.address, "ARROW", "4", str(ROWS)]),
-            "protobuf": Contender("protobuf", [*RUN, server.address, "PROTOCOL_BUFFER", "1", str(PROTOBUF_ROWS)]),
+            "arrow": Contender("arrow", [*RUN, server.address, "ARROW", "1", str(rows)]),
+            "arrow_4": Contender("arrow_4", [*RUN, server.address, "ARROW", "4", str(rows)]),
+            "protobuf": Contender("protobuf", [*RUN, server.address, "PROTOCOL_BUFFER", "1", str(some)]),
         }
-        for name in ours:
+        for name, one in ours.items():
             say(name)
-            for _ in range(rounds):
-                found.setdefault(name, []).append(_rows_a_second(ours[name]))
+            wanted = some if name == "protobuf" else rows
+            found.rates[name] = [_rows_a_second(one, wanted, rows) for _ in range(rounds)]
     with ExitStack() as stack:
         server = Server(folder)
         stack.callback(server.close)
         say("slow clients")
-        beside = Contender("beside slow clients", [*RUN, server.address, "ARROW", "1", str(ROWS)])
+        beside = Contender("beside slow clients", [*RUN, server.address, "ARROW", "1", str(rows)])
         with _slow_clients(server.address):
-            found["beside"] = [_rows_a_second(beside) for _ in range(rounds)]
+            found.rates["beside"] = [_rows_a_second(beside, rows, rows) for _ in range(rounds)]
             peak = server.peak_mb
-        ours["beside"] = beside
-    rates = {name: statistics.median(rows) for name, rows in found.items()}
-    ratios = {
+    found.ours |= {**ours, "beside": beside}
+    rates = {name: statistics.median(one) for name, one in found.rates.items()}
+    found.ratios |= {
         "arrow_rows_s": rates["arrow"],
         "arrow_4_x": rates["arrow_4"] / rates["arrow"],
         "protobuf_rows_s": rates["protobuf"],
         "slow_clients_mb": peak,
         "slow_clients_x": rates["beside"] / rates["arrow"],
     }
-    return report("delivery", ratios, {name: one.as_json() for name, one in ours.items()}, {}, rates=found)
 
 
-def _rows_a_second(consumer: Contender) -> float:
+def _measure_spark(found: Found, folder: Path, rounds: int, rows: int) -> None:
+    """All of it in one session, in turn. The store and Parquet must give the same sums, and a pass all rows in order."""
+    from tidemark.engines.java import ensure_java
+
+    say("Spark")
+    os.environ |= {"JAVA_HOME": str(ensure_java()), "PYSPARK_PYTHON": sys.executable}
+    scratch = folder / "spark"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "bench.delivery_spark", str(folder / "store"), str(scratch), str(rounds), str(rows)]
+    found.ours["spark"] = Contender("spark", command)
+    took: dict[str, list[float]] = json.loads(found.ours["spark"].run(REPOSITORY).splitlines()[-1])
+    found.seconds |= took
+    median = {name: statistics.median(one) for name, one in took.items()}
+    say(", ".join(f"{name}: {seconds:.2f} s" for name, seconds in median.items()))
+    found.ratios |= {
+        "spark_to_parquet": median["shards_4"] / median["parquet"],
+        "spark_11_to_4": median["pass_11"] / median["pass_4"],
+    }
+
+
+def _rows_a_second(consumer: Contender, wanted: int, most: int) -> float:
     told = json.loads(consumer.run(REPOSITORY))
-    wanted = PROTOBUF_ROWS if consumer.name == "protobuf" else ROWS
-    if not wanted <= told["rows"] <= ROWS:
+    if not wanted <= told["rows"] <= most:
         raise RuntimeError(f"{consumer.name} has {told['rows']} rows of {wanted}")
     rate = float(told["rows"] / told["seconds"])
     say(f"{consumer.name}: {rate:,.0f} rows a second")

@@ -32,11 +32,11 @@ SHAPE = Shape(
 )
 
 
-def make_store(folder: Path) -> None:
+def make_store(folder: Path, count: int = ROWS) -> None:
     """Two thirds inserts, a quarter updates, deletes: as the load of `bench changes`."""
     writer = Writer(Disk(folder), 1)
-    inserted, updated = ROWS * 8 // 12, ROWS * 3 // 12
-    for seq, first in enumerate(range(0, ROWS, STATEMENT), 1):
+    inserted, updated = count * 8 // 12, count * 3 // 12
+    for seq, first in enumerate(range(0, count, STATEMENT), 1):
         op = Op.INSERT if first < inserted else Op.UPDATE if first < inserted + updated else Op.DELETE
         ids = np.arange(first, first + STATEMENT, dtype=np.uint64) % np.uint64(inserted)
         old, new = _make_image(ids, 0), _make_image(ids, 1)
