@@ -19,12 +19,13 @@ def run() -> int:
     ctrl_c = signal.getsignal(signal.SIGINT)
     if ctrl_c is not signal.SIG_IGN:  # during the imports nothing is open: Ctrl-C ends the process without a traceback
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from tidemark.cli.main import main
     from tidemark.native import collect_seldom
+
+    collect_seldom()  # imports make no garbage
+    from tidemark.cli.main import main
     from tidemark.spelling import find_program
 
     signal.signal(signal.SIGINT, ctrl_c)
-    collect_seldom()
     called = os.environ.pop("TIDEMARK_CALLED", "") or sys.argv[0]  # the launcher tells how it was called
     code = main(program="" if called.endswith(".py") else find_program(called))
     gc.freeze()  # spares the garbage collection at exit
