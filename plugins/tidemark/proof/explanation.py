@@ -97,7 +97,7 @@ def kept_json_of_sites(of_sites: Iterable[tuple[str, Sequence[KeptFile]]]) -> di
 def kept_note(kept: Sequence[KeptFile]) -> tuple[str, ...]:
     """Return one line for a person on files that only fill, and one on mixed ones; () without such files."""
     notes = []
-    for mixed, what in ((False, "only for times at which it has nothing"), (True, MIXED)):
+    for mixed, what in ((False, "for times at which the site has nothing else"), (True, MIXED)):
         if paths := [one.path for one in kept if one.mixed == mixed]:
             files = format_count(len(paths), "file is", "files are")
             notes.append(f"{files} gone at the site and kept, {what}: {join_names(paths)}")

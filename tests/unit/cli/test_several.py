@@ -103,7 +103,7 @@ def test_of_new_sites_with_the_same_devices_one_is_sent(many: Many, at_once: int
     said = many.run("sync", "--all")
     (refused,) = (one for one in said.json["links"] if not one["ok"])
     assert (said.code, refused["kind"]) == (21, 21), said
-    assert "root.plant.d1, which another site has" in refused["error"] and "prefix = " in refused["hint"]
+    assert "root.plant.d1 of site north-" in refused["error"] and "prefix = " in refused["hint"]
     assert said.json["files"] == said.json["loaded"] == 4, "two files of each of the others"
     many.settings = many.settings.replace(f'store = "{refused["name"]}"', f'store = "{refused["name"]}"\nprefix = "root.x"')
     many.write(at_once)

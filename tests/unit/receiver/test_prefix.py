@@ -193,7 +193,9 @@ def same_names(folder: Path) -> World:
 
 def refuse_first_sync(world: World, link: str, owner: str) -> OwnershipError:
     """It is refused before a byte is sent, and leaves no link at the site."""
-    with pytest.raises(OwnershipError, match=rf"has {MINE}, which another site has at receiver centre: {owner}") as refused:
+    with pytest.raises(
+        OwnershipError, match=rf"{MINE} of site {link} belongs to site {owner} at receiver centre: nothing was sent"
+    ) as refused:
         world.sync(link)
     assert not (world.centre / "landing" / world.settings.sites[link].id).exists()
     assert not [place for place in (world.folder / link).rglob("*.tsfile") if ".tidemark" in place.parts]

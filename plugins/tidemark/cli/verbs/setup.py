@@ -114,8 +114,8 @@ def _run_doctor(call: Call) -> Answer:
 
     def show(screen: Screen) -> None:
         screen.print_table(["", "check", "found"], [("ok" if c.ok else "BAD", c.name, c.detail) for c in report.checks])
-        for check in report.checks:
-            if not check.ok and check.hint:
+        for check in [one for one in report.checks if not one.ok][1:]:  # that of the first ends the command as its error
+            if check.hint:
                 screen.print_line(f"  {check.name}: {check.hint}")
 
     return Answer(report.as_json(), show, report.exit_code)

@@ -178,7 +178,8 @@ def _read_plan(path: str | None) -> Plan | None:
 
 def _show_run(screen: Screen, run: dict[str, Any]) -> None:
     if run["state"] == "nothing":
-        screen.print_line(f"{run['link']}: nothing to do (run {run['run']}, {format_elapsed(run['duration_seconds'])})")
+        told = "nothing was sent" if run.get("error") else "nothing to do"
+        screen.print_line(f"{run['link']}: {told} (run {run['run']}, {format_elapsed(run['duration_seconds'])})")
     else:
         _show_amounts(screen, run)
     for left in run["left_out"][:SHOWN]:
@@ -287,7 +288,8 @@ def _run_adopt(call: Call) -> Answer:
     with progress.show_progress(call.screen) as beat:
         asked = call.arguments
         found = adopt(call.app, asked.link, Path(asked.dir), beat, asked.other_uuid).as_json()
-    return Answer(found, lambda screen: screen.print_pairs((key, shorten_list(value)) for key, value in found.items()))
+    told = [(key.replace("_", " "), shorten_list(value)) for key, value in found.items() if key != "ok"]
+    return Answer(found, lambda screen: screen.print_pairs(told))
 
 
 VERBS = (

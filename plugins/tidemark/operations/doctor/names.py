@@ -63,7 +63,7 @@ def _compare(
                 yield pass_check(label, f"warning: {told}; ./tidemark owners list says whose they are")
             else:
                 way = f'write prefix = "root.{quote_node(site.name)}" in [sites.{site.name}], before its first sync ({PAGE})'
-                yield fail_check(label, OwnershipError(f"{told}: its first sync would be refused"), way)
+                yield fail_check(label, OwnershipError(f"{told}: the first sync of {site.name} would be refused"), way)
     if not met:
         yield pass_check(label, f"no device of two of its {len(sites)} sites, by the newest file of each database")
 

@@ -58,9 +58,9 @@ def require_own_devices(connection: Connection, site: Site, selection: Selection
     first, mine = found[0], site.site.name
     owner = link_rows.site_name(connection, first.owner)
     more = f" and {format_count(len(found) - 1, 'more device')}" if len(found) > 1 else ""
+    belong = "belong" if more else "belongs"
     raise OwnershipError(
-        f"site {mine} has {first.device}{more}, which another site has at receiver {site.link.receiver}: {owner};"
-        " nothing is sent",
+        f"{first.device}{more} of site {mine} {belong} to site {owner} at receiver {site.link.receiver}: nothing was sent",
         hint=f'write prefix = "root.{quote_node(mine)}" in [sites.{mine}] (docs/same-names.md); or exclude the devices in'
         f" [links.{site.link.name}]; or, if they have moved: ./tidemark owners transfer PATTERN --to {mine}",
         subject=first.device,
