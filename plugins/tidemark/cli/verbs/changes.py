@@ -23,7 +23,7 @@ from tidemark.cli.verbs.tasks import (
     show_tasks,
 )
 from tidemark.errors import DIFFERENCES_FOUND, BinlogGapError, UsageError
-from tidemark.progress import format_size
+from tidemark.progress import format_count, format_size
 
 if TYPE_CHECKING:
     from tidemark.changes.sources.source import Source
@@ -152,7 +152,9 @@ def _run_capture(call: Call) -> Answer:
         if not done.transactions:
             screen.print_line("nothing new")
             return
-        told = f"{done.transactions:,} transactions, {done.rows:,} rows, {format_size(done.bytes)}"
+        told = (
+            f"{format_count(done.transactions, 'transaction')}, {format_count(done.rows, 'row')}, {format_size(done.bytes)}"
+        )
         screen.print_line(f"{told}: {found['from']} to {found['to']}")
         if both.tables:
             screen.print_line(f"read whole: {', '.join(both.tables)}")
@@ -260,7 +262,7 @@ def _run_read(call: Call) -> Answer:
     def show(screen: Screen) -> None:
         say = screen.print_remark if asked.out == "-" else screen.print_line
         where = "" if asked.out == "-" else f" in {asked.out}"
-        say(f"{done.rows:,} rows of {done.transactions:,} transactions{where}")
+        say(f"{format_count(done.rows, 'row')} of {format_count(done.transactions, 'transaction')}{where}")
 
     return Answer(found, show)
 
@@ -298,7 +300,10 @@ def _run_verify(call: Call) -> Answer:
         found |= {"error": f"gap {told}", "hint": f"./tidemark changes repair {name}"}
 
     def show(screen: Screen) -> None:
-        screen.print_line(f"{store.transactions:,} transactions, {store.rows:,} rows, {store.blocks:,} blocks")
+        screen.print_line(
+            f"{format_count(store.transactions, 'transaction')}, {format_count(store.rows, 'row')},"
+            f" {format_count(store.blocks, 'block')}"
+        )
         if logs is not None:
             what = "in the logs and in the store, with equal rows" if call.arguments.deep else "in the logs and in the store"
             told = [(logs.compared, what), (logs.purged, "purged from the logs"), (logs.in_gaps, "of the logs in a gap")]
@@ -336,7 +341,8 @@ def _run_repair(call: Call) -> Answer:
             screen.print_line("no gap is open")
             return
         screen.print_line(
-            f"gap {', '.join(done.gaps)}: {done.rows:,} rows of {', '.join(done.tables) or 'no table'} read anew"
+            f"gap {', '.join(done.gaps)}:"
+            f" {format_count(done.rows, 'row')} of {', '.join(done.tables) or 'no table'} read anew"
         )
 
     return Answer({"gaps": [*done.gaps], "tables": [*done.tables], "rows": done.rows}, show)

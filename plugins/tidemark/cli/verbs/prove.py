@@ -166,7 +166,7 @@ def _show_coverage(screen: Screen, found: dict[str, Any]) -> None:
     if not found["cells"]:
         complete = "nothing was expected"
     unknown = f", {found['unknown_cells']:,} unknown" if found["unknown_cells"] else ""
-    screen.print_line(f"{found['receiver']}: {complete}, {found['cells']:,} cells (device × day){unknown}")
+    screen.print_line(f"{found['receiver']}: {complete}, {format_count(found['cells'], 'cell')} (device × day){unknown}")
     for site in found["sites"]:
         stale = ", STALE: nothing is known of it since" if site["stale"] else ""
         screen.print_line(f"  {site['site']}: as of {site['as_of'] or 'no whole listing'}{stale}")

@@ -11,7 +11,7 @@ from tidemark.cli.progress import show_progress
 from tidemark.cli.screen import Screen
 from tidemark.cli.verbs.cluster import receiver_of
 from tidemark.cli.verbs.transfer import from_nodes_argument, receiver_argument
-from tidemark.progress import format_size
+from tidemark.progress import format_count, format_size
 
 if TYPE_CHECKING:
     from tidemark.app import App
@@ -172,7 +172,7 @@ def _answer_decided(decided: Decided) -> Answer:
 
 def _print_decided(screen: Screen, decided: Decided) -> None:
     for one in decided.done:
-        brought = f"; {one.files:,} files, {format_size(one.bytes)}" if one.files else ""
+        brought = f"; {format_count(one.files, 'file')}, {format_size(one.bytes)}" if one.files else ""
         groups = f" in group {', '.join(one.groups)}" if one.groups else ""
         screen.print_line(f"{one.did}: {one.node}{groups}{brought}")
     for node, error in decided.left:
@@ -182,13 +182,13 @@ def _print_decided(screen: Screen, decided: Decided) -> None:
 
 
 def _print_watched(screen: Screen, watched: Watched) -> None:
-    screen.print_line(f"{watched.nodes:,} nodes asked for {watched.groups:,} groups")
+    screen.print_line(f"{format_count(watched.nodes, 'node')} asked for {format_count(watched.groups, 'group')}")
     lines = [
         *(f"offline: {node} missed {count:,} rounds" for node, count in watched.offline.items()),
         *(f"master of {group}: {node}" for group, node in watched.masters.items()),
         *(f"home again: {node} is master of {group}" for group, node in watched.home.items()),
         *(f"in step again: {node} in group {', '.join(groups)}" for node, groups in watched.recovered.items()),
-        *(f"recovered: {node} got {count:,} files" for node, count in watched.files.items()),
+        *(f"recovered: {node} got {format_count(count, 'file')}" for node, count in watched.files.items()),
         *(f"{node} is away for {hours:,} h: ./tidemark replica replace" for node, hours in watched.due.items()),
         *(f"not in step: {node}: {why}" for node, why in watched.waiting.items()),
         *(f"group {group} waits: {why}" for group, why in watched.waits.items()),

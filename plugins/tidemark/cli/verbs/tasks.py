@@ -11,6 +11,7 @@ from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call
 from tidemark.cli.screen import RowStream, Screen
 from tidemark.errors import PartialError, UsageError
+from tidemark.progress import format_count
 
 if TYPE_CHECKING:
     from tidemark.changes.delivery.tasks import Change
@@ -107,7 +108,7 @@ def run_consume(call: Call) -> Answer:
     def show(screen: Screen) -> None:
         say = screen.print_line if out else screen.print_remark
         where = f" in {asked.out}" if out else ""
-        say(f"{done.rows:,} rows of {len(shards)} shards{where}")
+        say(f"{format_count(done.rows, 'row')} of {format_count(len(shards), 'shard')}{where}")
 
     return Answer({"shards": shards, "rows": done.rows}, show)
 
@@ -157,7 +158,9 @@ def _tell_change(change: Change, applied: bool, command: str) -> Answer:
     def show(screen: Screen) -> None:
         about = "" if change.exact else "about "
         verb = "come" if applied else "would come"
-        screen.print_line(f"{change.transactions:,} transactions, {about}{change.rows:,} rows {verb} again")
+        screen.print_line(
+            f"{format_count(change.transactions, 'transaction')}, {about}{format_count(change.rows, 'row')} {verb} again"
+        )
         screen.print_table(("shard>", "from", "to before", "rows>"), rows)
         if applied:
             for line in change.undo:
