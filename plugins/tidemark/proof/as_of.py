@@ -42,7 +42,10 @@ class AsOf:
 
     @property
     def text(self) -> str:
-        told = "no whole listing of it is known" if self.at is None else f"as of {format_moment(self.at)}"
+        """Up to which moment the site is known, or that no moment is."""
+        if self.at is None:
+            return "no listing has shown the whole site yet"
+        told = f"as of {format_moment(self.at)}"
         return f"{told}, which is stale: nothing is known of it since" if self.stale else told
 
 

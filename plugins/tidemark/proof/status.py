@@ -244,10 +244,8 @@ class StatusReport:
         if red := self._red_links:
             first, more = red[0], f" (and {len(red) - 1} more)" if len(red) > 1 else ""
             damage = damage_note(first.facts.damaged)
-            why = (
-                first.reason if first.state in RED else damage[0] if damage else f"{first.facts.as_of.text} ({first.state})"
-            )
-            found["error"] = f"link {first.facts.link} is {first.state}: {why}{more}"
+            why = first.reason if first.state in RED else damage[0] if damage else first.facts.as_of.text
+            found["error"] = f"link {first.facts.link} ({first.state}): {why}{more}"
             found["hint"] = (
                 f"./tidemark verify --repair --site {first.facts.site}" if damage and why in damage else first.next
             )

@@ -169,7 +169,8 @@ def _show_coverage(screen: Screen, found: dict[str, Any]) -> None:
     screen.print_line(f"{found['receiver']}: {complete}, {format_count(found['cells'], 'cell')} (device × day){unknown}")
     for site in found["sites"]:
         stale = ", STALE: nothing is known of it since" if site["stale"] else ""
-        screen.print_line(f"  {site['site']}: as of {site['as_of'] or 'no whole listing'}{stale}")
+        known = f"as of {site['as_of']}{stale}" if site["as_of"] else "no listing has shown the whole site yet"
+        screen.print_line(f"  {site['site']}: {known}")
     if told := found.get("replicas"):
         since = f", the first at {told['oldest']}" if told["oldest"] else ": ./tidemark replica verify"
         screen.print_line(f"  data nodes: {told['proved']:,} of {told['copies']:,} copies proved{since}")

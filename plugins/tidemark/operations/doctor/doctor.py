@@ -45,7 +45,7 @@ class DoctorReport:
         shown = [{"name": c.name, "ok": c.ok, "detail": c.detail, "hint": c.hint} for c in self.checks]
         told: dict[str, Any] = {"ok": self.exit_code == 0, "checks": shown}
         if failed := [check for check in self.checks if not check.ok]:
-            names = ", ".join(check.name for check in failed)
+            names = ", ".join(dict.fromkeys(check.name for check in failed))
             told |= {
                 "error": f"{len(failed)} of {len(shown)} checks failed: {names}",
                 "hint": failed[0].hint or failed[0].detail,

@@ -189,7 +189,8 @@ def _suggest_folder(site: SiteSettings, what: str, found: Survey) -> str:
         return f"found {found.data[0]}; write data = {format_toml(found.data)} in [sites.{site.name}]"
     if what == "schema" and found.schema not in ("", site.schema):
         return f'found {found.schema}; write schema = "{found.schema}" in [sites.{site.name}]'
-    return f"see [sites.{site.name}] store and {what}; is the disk mounted?"
+    look = "./tidemark init --site FOLDER shows what fits an IoTDB"
+    return f"see [sites.{site.name}] store and {what}; is the disk mounted? {look}"
 
 
 def _find_other_half(site: SiteSettings, store: Store, folder: str) -> str:

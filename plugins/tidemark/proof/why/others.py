@@ -26,7 +26,7 @@ def explain_link(status: LinkStatus, skipped: Mapping[str, Skipped], events: tup
         evidence.append(f"{format_count(f.pending_drops, 'drop is', 'drops are')} pending at {f.receiver}")
     evidence += [*kept_note(f.kept), *damage_note(f.damaged)]
     if f.run:
-        evidence.append(f"what the site has is known {f.as_of.text}")
+        evidence.append(f"the site is known {f.as_of.text}" if f.as_of.at else f.as_of.text)
     evidence.append(
         f"newest run {f.run or 'none'} ({f.run_state or 'never ran'}), last success {format_time(f.last_success)}"
     )
