@@ -182,9 +182,9 @@ def test_a_plan_tells_what_a_prefix_makes_collide_before_a_byte_is_sent(tmp_path
     assert not (world.centre / "landing" / PLANT2).exists()
 
 
-def same_names(folder: Path) -> World:
+def same_names(folder: Path, **options: Any) -> World:
     """Two new sites with the same device and no prefix, of which plant2 has another device as well."""
-    world = two_sites(folder, prefix="")
+    world = two_sites(folder, prefix="", **options)
     world.add("plant1", source(1), d1((1, 10)))
     world.add("plant2", source(1), d1((1, 100)))
     world.add("plant2", source(2), sealed({"root.sg.d2": {"s": [(1, 1)]}}))
@@ -244,6 +244,15 @@ def test_who_has_selected_first_is_first_though_nothing_is_loaded(tmp_path: Path
     world.settings = replace(world.settings, links={"plant2": world.settings.links["plant2"]})
     world.reopen()
     assert world.sync("plant2", no_load=True).files == 2, "a link that the settings have no more stands in nobody's way"
+
+
+@pytest.mark.full
+def test_the_same_with_a_ledger_in_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    world = same_names(tmp_path, url=postgres_url)
+    select_files(world.app, open_run(world.app, "plant1"))
+    refuse_first_sync(world, "plant2", "plant1")
+    world.sync("plant1")
+    refuse_first_sync(world, "plant2", "plant1")
 
 
 def test_a_site_that_has_sent_goes_on_beside_a_device_that_is_another_s(tmp_path: Path) -> None:
