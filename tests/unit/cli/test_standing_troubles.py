@@ -44,7 +44,11 @@ def test_refused_files_are_told_by_every_sync(tidemark: Command, deployment: Pat
     (link,) = (one for one in tidemark("status", "--json").json["links"] if one["name"] == "plant2")
     assert (link["state"], link["next"]) == ("partial", "./tidemark owners list")
     assert tidemark("sync", "plant1").code == 0  # the other link has nothing to do with it
-    assert tidemark("owners", "transfer", "root.**", "--to", "plant2", "--yes").code == 0
+    shown = tidemark("owners", "list").out
+    assert f"refused ({refused:,})" in shown and "2b4e28ba" not in shown, "sites by their names"
+    given = tidemark("owners", "transfer", "root.**", "--to", "plant2", "--yes")
+    assert given.code == 0 and "plant1, plant2" not in given.out
+    assert [line.split() for line in given.out.splitlines()[1:3]] == [["from", "plant1"], ["to", "plant2"]]
     assert tidemark("sync", "plant2", "--json").json["refused"] == 0
     assert tidemark("sync", "plant2").code == 0
 
@@ -81,6 +85,17 @@ def test_a_quarantined_file_that_comes_again_by_itself(tidemark: Command, deploy
     assert tidemark("sync", "plant1").code == 0
     assert tidemark("why", path, "--json").json["state"] == "in the catalog"
     assert tidemark("quarantine", "list", "--json").json["quarantine"] == []
+
+
+def test_a_list_of_what_is_held_says_each_path_once(tidemark: Command, deployment: Path) -> None:
+    assert tidemark("sync", "plant1", "--no-load").code == 0
+    place = sorted((deployment / "centre" / "landing").rglob("*.tsfile"))[0]
+    place.write_bytes(place.read_bytes()[:-1] + b"x")
+    told = tidemark("load")
+    path = tidemark("quarantine", "list", "--json").json["quarantine"][0]["path"]
+    head, row = tidemark("quarantine", "list").out.splitlines()
+    assert head.split() == ["id", "site", "path", "at", "reason"]
+    assert row.count(path) == 1 and told.err.splitlines()[-2].count(path) == 1
 
 
 @pytest.mark.full

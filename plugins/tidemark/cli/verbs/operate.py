@@ -195,7 +195,7 @@ def _format_cell(column: str, row: Mapping[str, Any]) -> object:
     value = row.get(column)
     if isinstance(value, float):
         return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return value.removeprefix(f"{row['path']}: ") if column == "reason" and isinstance(value, str) else value
+    return value.removeprefix(row["path"]).lstrip(": ") if column == "reason" and isinstance(value, str) else value
 
 
 VERBS = (

@@ -26,7 +26,7 @@ class Trouble:
     def text(self) -> str:
         """The file or landing and the reason, which may name the file itself."""
         place = self.path or self.landing
-        return self.reason if self.reason.startswith(f"{place}: ") else f"{place}: {self.reason}"
+        return self.reason if self.reason.startswith((f"{place}: ", f"{place} ")) else f"{place}: {self.reason}"
 
     @property
     def hint(self) -> str:
