@@ -12,6 +12,9 @@ Three nodes, each behind an OpenSSH server of its own on this machine; the group
                      the logs, in one process that leaves them out
     verify_to_read   `replica verify` of 10 GB at three nodes that agree, to `sha256sum` over it. `verify_cached_to_read`:
                      again, with the digests that the first one noted
+    recover_to_engine  a round of the watch that brings a node that lost its disk 2 GB and its logs, to the transfer engine
+                     that sends the same files from one node to the other. `recover_1pct_bytes`: bytes that pass its server's
+                     port when it lacks one file of a hundred, to the bytes of these files
     rebuild_100k_s   seconds for the catalog of 100,000 files from a group's log into a new ledger; `rebuild_100k_mb`
 """
 
@@ -30,7 +33,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from bench import replicas_load, replicas_rebuild, replicas_verify, replicas_watch
+from bench import replicas_load, replicas_rebuild, replicas_recover, replicas_verify, replicas_watch
 from bench.measure import report
 from bench.replicas_data import DATABASE, add_file, cluster_settings_of, hold_everywhere
 from bench.rows import leave_nothing, say
@@ -45,7 +48,7 @@ from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver.catalog import CatalogFile, FileWithDevices
 from tidemark.settings.load import load_settings
 
-PARTS = ("commit", "watch", "load", "rebuild", "verify")
+PARTS = ("commit", "watch", "load", "rebuild", "verify", "recover")
 NODES = 3
 BATCH = 16  # files of a commit
 WARM = 20  # commits before the first that counts
@@ -55,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="tidemark bench replicas", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="200 commits, two rounds of loads, 600 MB to verify")
+    parser.add_argument("--quick", action="store_true", help="200 commits, two rounds, 600 MB to verify and recover")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", default="", help=f"parts, with commas: {', '.join(PARTS)}")
     asked = parser.parse_args(arguments)
@@ -79,6 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if "verify" in wanted:
                 files = 20 if asked.quick else 340
                 replicas_verify.measure(running, Path(place) / "verify", files, commit, (ratios, ours))
+            if "recover" in wanted:
+                size = (60, 2) if asked.quick else (205, 5)
+                replicas_recover.measure(running, Path(place) / "recover", size, commit, (ratios, ours, peers))
     except PartMissing as missing:
         parser.exit(6, f"{missing}\n")
     paper = report("replicas", ratios, ours, peers)
