@@ -102,6 +102,7 @@ class Model:
                     yield f"{NAMES[m]} loses its disk", state._replace(nodes=nodes, lost=m, losses=state.losses + 1)
         if state.copy is None and bounds.copies and state.row.settled != (0, 0):
             copy = state.row._replace(operation=-1) if self.rules.unmarked else state.row
+            copy = copy._replace(active=False) if self.rules.inactive else copy
             yield "the ledger is copied", state._replace(copy=copy)
         if state.copy is not None and state.copies < bounds.copies and state.copy != state.row:
             after = state._replace(row=state.copy, lease=-1, copies=state.copies + 1, older=True)
@@ -172,6 +173,9 @@ class Model:
         votes = [Vote(NAMES[m], end_of(nodes[m].log), m in intact) for m in members]
         if self.rules.votes and judge_promotion(group, elected.name, votes) is not Promotion.WRITE_BARRIER:
             return  # the epoch would be given in vain
+        if find_doubtful(row, nodes[NAMES.index(elected.name)].log) is None:
+            yield label, self._refuse(state, w, row)
+            return
         in_step = row.in_step
         if self.rules.forgetful:
             in_step = tuple(m for m in in_step if m not in members or nodes[m].fence is not None)
@@ -325,14 +329,10 @@ class Model:
             yield f"{w}: settles, {'/'.join(NAMES[m] for m in holders)} have it", after
 
     def _resolve(self, state: State, w: int, worker: Worker, holders: tuple[int, ...]) -> State:
-        """What lies behind the settled record in the master's log: `promote._find_doubtful`."""
-        doubtful = -1
-        for token in state.nodes[worker.row.master].log[worker.row.settled[1] :]:
-            if token.kind == "b":
-                continue
-            if token.of != worker.row.operation:
-                return self._refuse(state, w, worker.row)
-            doubtful = -1 if token.kind == "t" else token.of
+        """Settle what lies behind the settled record in the master's log."""
+        doubtful = find_doubtful(worker.row, state.nodes[worker.row.master].log)
+        if doubtful is None:
+            return self._refuse(state, w, worker.row)
         if doubtful < 0:
             return self._activate(put_worker(state, w, worker), w, worker.base, holders)
         records = (Token("t", worker.row.epoch, doubtful),)
@@ -420,6 +420,19 @@ class Model:
             if not state.acknowledged <= operations_of(nodes[NAMES.index(member.name)].log):
                 return f"{member.name} is read and lacks an acknowledged operation"
         return ""
+
+
+def find_doubtful(row: Row, log: Tokens) -> int | None:
+    """Return the operation that lies behind what is settled, and counts; -1 for none, None for one that the ledger does not
+    know: `promote._find_doubtful`."""
+    doubtful = -1
+    for token in log[row.settled[1] :]:
+        if token.kind == "b":
+            continue
+        if token.of != row.operation:
+            return None
+        doubtful = -1 if token.kind == "t" else token.of
+    return doubtful
 
 
 def put_mark(marks: str, at: int, mark: str) -> str:

@@ -89,6 +89,7 @@ class Rules:
     held: bool = True  # an empty log is brought up under the lease alone: it has forgotten for whom it voted
     silent: bool = True  # without a ledger a log that was emptied, and has not all again, is an answer that was not heard
     unmarked: bool = True  # a copy of the ledger says of no operation that it is at work
+    inactive: bool = True  # nor that its group has a master: the restored one gives a newer epoch first
     filling: bool = True  # a log that was emptied says so until it has all again
 
 

@@ -6,6 +6,8 @@ is the state of one moment.
 
 But for one thing: a copy says of no group that a commit is at work. The commit may have been acknowledged since, and a
 ledger that is restored from the copy would take it back. So it finds the group's nodes ahead of it, and writes nothing.
+Nor does it say that a group has its master: the first record gives a newer epoch, and a process of the ledger that was
+replaced appends nothing more.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def _copy_into(ledger: Ledger, part: Path) -> None:
         _single_file(copied)
     with closing(sqlite3.connect(part)) as copy, copy:
         if copy.execute("SELECT 1 FROM sqlite_master WHERE name = 'group_log'").fetchone():  # an old ledger has none
-            copy.execute("UPDATE group_log SET operation = ''")
+            copy.execute("UPDATE group_log SET operation = '', active = 0")
 
 
 def copy_rows(source: Ledger, target: Ledger, replace: bool = False) -> int:

@@ -20,7 +20,7 @@ from tidemark.cluster.health.watch import watch_groups
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas import forward
 from tidemark.cluster.replicas.commit import Appended, append_change, hold_groups, settle_commit
-from tidemark.cluster.replicas.core.epochs import Fence
+from tidemark.cluster.replicas.core.epochs import Fence, Verdict
 from tidemark.cluster.replicas.core.record import RecordKind
 from tidemark.cluster.replicas.log import GroupLog
 from tidemark.cluster.replicas.members import folder_of
@@ -193,6 +193,27 @@ def test_a_ledger_from_the_middle_of_a_commit_does_not_take_it_back(
         centre.reopen()
         assert watch_groups(centre.app, centre.receiver).exit_code == 6
     assert [records_at(LocalStore(str(centre.node(node))), header) for node in NODES] == before
+
+
+def test_a_process_of_a_ledger_that_was_replaced_by_its_copy_appends_nothing(centre: LoadedCentre) -> None:
+    """Both have given the same epoch. The restored one gives a newer one before its first record."""
+    centre.land(1)
+    centre.load()
+    before, copy = group(centre), centre.folder / "copy.db"
+    back_up(centre.app.ledger, copy)
+    centre.app.ledger.close()
+    centre.ledger_url = f"sqlite:///{copy}"
+    centre.reopen()
+    centre.land(2)
+    assert centre.load().exit_code == 0
+    assert group(centre).epoch == before.epoch + 1
+    with centre.cluster() as cluster:
+        late = Fence(cluster.identity, before.epoch, before.master)
+    for node in NODES:
+        log = GroupLog(LocalStore(str(centre.node(node))), folder_of(before.header))
+        end = log.read_tail().end
+        assert log.append(records_behind(end, before.epoch), late).verdict is Verdict.STALE
+    logs_tell_the_catalog(centre)
 
 
 def test_a_ledger_that_never_gave_an_epoch_is_refused_by_nodes_that_have_one(centre: LoadedCentre) -> None:

@@ -140,7 +140,7 @@ node that does not answer is left out until it does.
 |---|---|---|
 | `find` | the nodes that are not in step | the ledger is away: it is retried |
 | `recover` | one node: what it lacks by digest, then its logs | the node, or who has its files, is away: it is retried |
-| `replace` | with `replace_hours`: a node that stays away leaves, another joins | its change failed: the next run goes on |
+| `replace` | with `[cluster] replace_hours`: one that stays away leaves, another joins | it failed: the next run goes on |
 
 `./tidemark replica recover NODE` and `./tidemark replica replace` do the same by hand.
 {_RERUN}"""
