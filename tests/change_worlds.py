@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -175,4 +175,4 @@ class DyingDisk(Disk):
 
 
 def without_records(transaction: Transaction) -> Transaction:
-    return replace(transaction, records=())
+    return transaction._replace(records=())

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -56,8 +56,8 @@ def name_maria(transaction: Transaction) -> Transaction:
     """The same transaction as MariaDB names it: three domains in turn."""
     number = transaction.info.transaction_id
     domain, own = number % 3, number // 3 + 1
-    info = replace(transaction.info, uuid=UUID(int=domain).bytes, transaction_id=own, server_id=1)
-    return replace(transaction, info=info, gtid=f"{domain}-1-{own}")
+    info = transaction.info._replace(uuid=UUID(int=domain).bytes, transaction_id=own, server_id=1)
+    return transaction._replace(info=info, gtid=f"{domain}-1-{own}")
 
 
 @dataclass
@@ -94,12 +94,12 @@ class RunningReader:
         for number in numbers:
             one = make(number)
             self._place += 1
-            info = replace(one.info, file=self.file, offset=self._place * 10)
+            info = one.info._replace(file=self.file, offset=self._place * 10)
             if self.has_gtids:
                 self._known = add_gtids(self._known, [one.gtid])
             else:
-                info, one = replace(info, uuid=bytes(16), transaction_id=0), replace(one, gtid="")
-            self.writer.append(replace(one, info=info, gtid_offset=self._place), self._known)
+                info, one = info._replace(uuid=bytes(16), transaction_id=0), one._replace(gtid="")
+            self.writer.append(one._replace(info=info, gtid_offset=self._place), self._known)
         self.writer.sync()
 
     def append_chunk(self, keys: Iterable[int], *, is_first: bool, is_last: bool) -> None:

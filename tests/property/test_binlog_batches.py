@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 from unittest import mock
@@ -133,7 +132,7 @@ def test_damaged_rows(flips: int) -> None:
         rows = dice.choice(found)
         at = dice.randrange(len(rows.data))
         changed = rows.data[:at] + bytes([rows.data[at] ^ 1 << dice.randrange(8)]) + rows.data[at + 1 :]
-        assert_all_agree(replace(rows, data=changed if dice.random() < 0.7 else rows.data[:at]))
+        assert_all_agree(rows._replace(data=changed if dice.random() < 0.7 else rows.data[:at]))
 
 
 KINDS: list[tuple[int, bytes]] = [
@@ -204,12 +203,12 @@ def test_rows_of_many_events_are_one_batch_and_know_their_event() -> None:
     (batch,) = decode_batches(events)
     assert list(batch.changes()) == [change for rows in events for change in decode_rows(rows)]
     assert batch.events.tolist() == [number for number, rows in enumerate(events) for _ in decode_rows(rows)]
-    for whole in (events[0], replace(events[0], data=_first_row(events[0]))):
-        short, rest = replace(whole, data=whole.data[:-1]), replace(events[1], data=whole.data[-1:] + events[1].data)
+    for whole in (events[0], events[0]._replace(data=_first_row(events[0]))):
+        short, rest = whole._replace(data=whole.data[:-1]), events[1]._replace(data=whole.data[-1:] + events[1].data)
         with pytest.raises(CorruptionError, match="a row event ends inside a row"):
             list(decode_batches([short, rest]))
     with pytest.raises(ValueError, match="several tables"):
-        list(decode_batches([events[0], replace(events[1], operation="D")]))
+        list(decode_batches([events[0], events[1]._replace(operation="D")]))
 
 
 def test_transactions_that_are_decoded_together_keep_their_own_rows_in_the_order_of_the_log() -> None:
@@ -236,7 +235,7 @@ def test_transactions_that_are_decoded_together_keep_their_own_rows_in_the_order
 
 
 def _first_row(rows: Rows) -> bytes:
-    return next(rows.data[:size] for size in range(1, len(rows.data)) if by_row(replace(rows, data=rows.data[:size])))
+    return next(rows.data[:size] for size in range(1, len(rows.data)) if by_row(rows._replace(data=rows.data[:size])))
 
 
 def test_many_rows_are_many_batches() -> None:

@@ -274,7 +274,7 @@ def _declare(rows: Rows) -> Rows:
     """With the types that a log does not tell."""
     declared = {"uu": "uuid", "i6": "inet6"} if rows.table.name == "types" else {}
     columns = tuple(replace(column, declared=declared.get(column.name or "", "")) for column in rows.table.columns)
-    return replace(rows, table=replace(rows.table, columns=columns))
+    return rows._replace(table=replace(rows.table, columns=columns))
 
 
 @pytest.mark.full

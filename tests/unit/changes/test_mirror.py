@@ -5,7 +5,6 @@ from __future__ import annotations
 import lzma
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -203,7 +202,7 @@ class TestRetention:
         with Writer(disk, 1) as writer:
             for number in range(1, 5):
                 made = make_transaction(number, START + number * HOUR)
-                writer.append(replace(made, info=replace(made.info, file=number)), gtids_at(number))
+                writer.append(made._replace(info=made.info._replace(file=number)), gtids_at(number))
         for number in range(1, 6):
             disk.overwrite(f"mirror/1/bin.{number:06}", 0, b"binlog")
         return disk

@@ -96,7 +96,7 @@ def twice(number: int) -> Change:
 def renamed(number: int) -> Change:
     def change(found: Iterable[Transaction]) -> Iterator[Transaction]:
         for at, one in enumerate(found, 1):
-            yield replace(one, gtid="0-7-1") if at == number else one
+            yield one._replace(gtid="0-7-1") if at == number else one
 
     return change
 
@@ -111,7 +111,7 @@ def with_one_value_changed(found: Iterable[Transaction]) -> Iterator[Transaction
                 after = (*row.after[:column], int(str(row.after[column])) ^ 1, *row.after[column + 1 :])
                 records[at] = Rows.of(record.shape, [replace(row, after=after), *list(record.rows())[1:]])
                 is_done = True
-        yield replace(one, records=tuple(records))
+        yield one._replace(records=tuple(records))
 
 
 @pytest.mark.full_after(1)

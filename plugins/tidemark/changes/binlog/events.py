@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidemark.changes.binlog.charsets import text_decoder
 from tidemark.changes.binlog.cursor import Cursor, decode_name, inflate
@@ -40,8 +41,7 @@ class XaId:
     bqual: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MariaGtid:
+class MariaGtid(NamedTuple):
     """A transaction of MariaDB begins, or is all there is if `is_standalone`."""
 
     domain: int

@@ -7,7 +7,6 @@ them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -37,6 +36,8 @@ _V2 = {
     *(E.MARIA_WRITE_ROWS_COMPRESSED, E.MARIA_UPDATE_ROWS_COMPRESSED, E.MARIA_DELETE_ROWS_COMPRESSED),
 }
 
+_make_tuple = tuple.__new__  # to call the class is dear
+
 
 class RowEvent(NamedTuple):
     """What a type of row events means."""
@@ -55,15 +56,17 @@ ROW_EVENTS: Mapping[int, RowEvent] = {
 """By number: the hash of an enum's member is dear, and this is asked for each event."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The rows of one event. `before` and `after` are the columns that the images have, by position; None: no such image."""
+class Rows(NamedTuple):
+    """The rows of one event. `before` and `after` are the columns that the images have, by position; None: no such image.
+
+    A tuple, for one is made of each event.
+    """
 
     table: Table
     operation: str  # I, U, D
     before: tuple[int, ...] | None
     after: tuple[int, ...] | None
-    data: bytes = field(repr=False)
+    data: bytes
     is_partial: bool
     ends_statement: bool
 
@@ -89,7 +92,7 @@ def make_rows(kind: RowEvent, table: Table, width: int, bitmaps: bytes, data: by
     check_width(table, width)
     operation = kind.operation
     before, after = _find_images(operation, width, bitmaps)
-    return Rows(table, operation, before, after, data, is_partial=False, ends_statement=bool(flags & END_OF_STATEMENT))
+    return _make_tuple(Rows, (table, operation, before, after, data, False, bool(flags & END_OF_STATEMENT)))
 
 
 @lru_cache(maxsize=256)

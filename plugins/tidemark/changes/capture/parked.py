@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tidemark.changes.capture.transactions import XA_PREPARE, xa_of
 from tidemark.changes.store.block import (
@@ -99,7 +99,7 @@ class Parked:
         if gathered.in_file:
             self._disk.rename(GATHERED, self._path(xid))
         else:
-            whole = replace(gathered.head, records=gathered.records)
+            whole = gathered.head._replace(records=gathered.records)
             self._disk.publish(self._path(xid), self._encode(whole, 0, begins=True, ends=True))
 
     def take(self, xid: str, seq: int) -> Iterator[Record] | None:
@@ -123,7 +123,7 @@ class Parked:
         self._decided = [(seq, path) for seq, path in self._decided if seq > durable.seq]
 
     def _write_part(self, head: Transaction, records: list[Record], offset: int, *, ends: bool) -> int:
-        data = self._encode(replace(head, records=tuple(records)), offset, begins=offset == 0, ends=ends)
+        data = self._encode(head._replace(records=tuple(records)), offset, begins=offset == 0, ends=ends)
         self._disk.append(GATHERED, offset, data)
         return len(data)
 

@@ -498,7 +498,7 @@ def _other_logs(place: str, found: str) -> _OtherLogsError:
 def _is_reached(target: Target, state: State, head: Transaction) -> bool:
     after = state.after(head)
     # Who writes FILE:POS means the logs that are read, whichever change id they have.
-    here = replace(after, info=replace(after.info, change_id=1))
+    here = replace(after, info=after.info._replace(change_id=1))
     return target.by_state(here) if target.by_state else target.by_gtid(head.gtid)
 
 

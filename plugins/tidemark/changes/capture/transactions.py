@@ -11,7 +11,7 @@ table that the log does not describe. With `unsafe = "mark"` a record stands in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
 
@@ -383,7 +383,7 @@ class _Open:
             if self.rules.catalog is not None:
                 described = self.rules.catalog.describe(table, self._find_place(position))
                 self.has_rows = True
-                yield Mark(UNPROVED, name) if described is None else replace(rows, table=described)
+                yield Mark(UNPROVED, name) if described is None else rows._replace(table=described)
                 return
             yield from self._distrust(
                 f"the log does not tell the {' and '.join(unknown)} of {name}",

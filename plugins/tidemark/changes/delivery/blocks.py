@@ -195,4 +195,4 @@ def skip_rows(piece: ShardPiece, start: tuple[int, int]) -> ShardPiece:
                 records.append(Rows(record.shape, record.whole, record.start + skipped, record.count - skipped))
         else:
             records.append(record)
-    return replace(piece, transaction=replace(piece.transaction, records=tuple(records)))
+    return replace(piece, transaction=piece.transaction._replace(records=tuple(records)))

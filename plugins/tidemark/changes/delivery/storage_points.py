@@ -216,7 +216,7 @@ def _locate_by_position(reader: Reader, point: StoragePoint) -> Start | None:
             return None
         seq = found.seq
     info = _info_of(reader, seq)
-    if info is None or not _is_same(_of_info(replace(info, change_id=point.change_id)), point):
+    if info is None or not _is_same(_of_info(info._replace(change_id=point.change_id)), point):
         return None
     if point.event_index:
         return Start(seq, point.event_index, seq) if seq >= reader.first else None
@@ -235,7 +235,7 @@ def proves_start(stretch: Stretch, seq: int, point: StoragePoint) -> bool:
     last = before[-1].info if before else stretch.before.info
     if point.event_index:
         last = next((piece.transaction.info for piece in stretch.pieces if piece.seq == seq), last)
-    return _is_same(_of_info(replace(last, change_id=point.change_id)), point)
+    return _is_same(_of_info(last._replace(change_id=point.change_id)), point)
 
 
 def _find_half(reader: Reader, point: StoragePoint, seq: int) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from tidemark.errors import CorruptionError
 
@@ -211,9 +211,8 @@ class Mark:
 Record = Rows | SchemaChange | Ddl | Mark
 
 
-@dataclass(frozen=True)
-class BinlogInfo:
-    """Where a transaction stands at its source. Ordered by change id, file, offset, event index.
+class BinlogInfo(NamedTuple):
+    """Where a transaction stands at its source. `order`: by change id, file, offset, event index.
 
     `timestamp`: microseconds since 1970 UTC, of the commit. `uuid` and `transaction_id` are parts of the GTID for readers.
     """
@@ -232,15 +231,14 @@ class BinlogInfo:
         return self.change_id, self.file, self.offset, self.event_index
 
 
-@dataclass(frozen=True)
-class Transaction:
+class Transaction(NamedTuple):
     """The unit of appending, resuming, finding and counting. `gtid_offset`: number of transactions in the source's GTID set
     with this one; it never falls."""
 
     info: BinlogInfo
     gtid: str = ""
     gtid_offset: int = 0
-    records: tuple[Record, ...] = field(default=())
+    records: tuple[Record, ...] = ()
 
 
 def _absent_bits(values: tuple[Value, ...] | None) -> bytes | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 from tidemark.changes.store.block import HEADER_BYTES, Chosen, Header, Heads, decode_gtids, decode_transactions, find_shapes
@@ -207,7 +207,7 @@ class Reader:
             parts.append(piece)
             if piece.ends:
                 records = tuple(record for part in parts for record in part.transaction.records)
-                yield piece.seq, replace(piece.transaction, records=records)
+                yield piece.seq, piece.transaction._replace(records=records)
                 parts = []
 
     def count_rows(self, begin: int, stop: int) -> int:

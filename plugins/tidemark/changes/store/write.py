@@ -155,7 +155,7 @@ class Writer:
                     with self._unusable_on_error():
                         if start is None:
                             self._close_block()
-                        draft = self._draft_part(replace(head, records=tuple(found)), begins=start is None)
+                        draft = self._draft_part(head._replace(records=tuple(found)), begins=start is None)
                         # CRASH WINDOW: parts without their end; the next holder cuts the bucket before them.
                         place = self._place_block(encode_block(draft, compress=True), hour_of(after.newest))
                         start = place if start is None else start
@@ -165,7 +165,7 @@ class Writer:
                 with self._unusable_on_error():
                     self._cut_bucket(start)
             raise
-        last = replace(head, records=tuple(found))
+        last = head._replace(records=tuple(found))
         if start is None:
             self.append(last, gtids)
             return

@@ -106,7 +106,7 @@ def pass_gap(disk: Disk, fence: int, gap: Gap) -> None:
     file, position = _parse_place(gap.end)
     with Writer(disk, fence) as writer:
         state = writer.state
-        info = replace(state.info, file=file, offset=position, uuid=bytes(16), transaction_id=0, event_index=0)
+        info = state.info._replace(file=file, offset=position, uuid=bytes(16), transaction_id=0, event_index=0)
         if state.info.order >= info.order > (info.change_id, *_parse_place(gap.start), 0):
             return
         if info.order <= state.info.order:

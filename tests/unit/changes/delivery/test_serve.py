@@ -228,8 +228,8 @@ def test_a_block_that_was_compressed_harder_says_so_and_is_read(tmp_path: Path) 
     for hours in (0, 30):
         for _ in range(40):
             one = make(writer.state.seq + 1)
-            late = replace(one.info, timestamp=one.info.timestamp + hours * 3_600_000_000)
-            append(writer, replace(one, info=late))
+            late = one.info._replace(timestamp=one.info.timestamp + hours * 3_600_000_000)
+            append(writer, one._replace(info=late))
     with serving(tmp_path, '[sources.orders]\nstore = "store"\n', writer) as served:
         wanted = Subscription(
             "billing", "orders", Sharding(), (0,), ("**",), Checkpoint("EARLIEST"), ARROW, is_undivided=True
@@ -266,8 +266,8 @@ def test_over_tls_and_what_retention_took_is_told_and_never_jumped_over(tmp_path
     for hours in (0, 1, 30):
         for _ in range(40):
             one = make(writer.state.seq + 1)
-            late = replace(one.info, timestamp=one.info.timestamp + hours * 3_600_000_000)
-            append(writer, replace(one, info=late))
+            late = one.info._replace(timestamp=one.info.timestamp + hours * 3_600_000_000)
+            append(writer, one._replace(info=late))
     with serving(tmp_path, config, writer) as served:
         assert served.address.startswith("https://")
         wanted = Subscription("billing", "orders", Sharding(), (0,), checkpoint=Checkpoint("EARLIEST"), codec=ARROW)

@@ -115,7 +115,7 @@ def test_a_point_of_another_server_is_told(served: Served) -> None:
 @pytest.mark.full
 def test_a_gtid_of_mysql_is_told_by_a_store_of_mariadb(tmp_path: Path) -> None:
     writer = Writer(Disk(tmp_path / "store"), 1, LIMITS)
-    writer.append(replace(make(1), gtid="0-1-1"), "0-1-1")
+    writer.append(make(1)._replace(gtid="0-1-1"), "0-1-1")
     writer.sync()
     with serving(tmp_path, CONFIG, writer) as served:
         client = served.client(buffaloCheckpoint={"checkpointMode": "NORMAL", "uuid": UUID, "transactionId": 1})

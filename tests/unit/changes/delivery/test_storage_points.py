@@ -23,9 +23,9 @@ def store_of(folder: Path, order: list[int], change_id: int) -> Disk:
     with Writer(disk, 1, LIMITS) as writer:
         for place, number in enumerate(order, 1):
             transaction = make_transaction(number, 3)
-            info = replace(transaction.info, change_id=change_id, file=9, offset=place * 10)
+            info = transaction.info._replace(change_id=change_id, file=9, offset=place * 10)
             known = add_gtids(known, [transaction.gtid])
-            writer.append(replace(transaction, info=info, gtid_offset=place), known)
+            writer.append(transaction._replace(info=info, gtid_offset=place), known)
     return disk
 
 

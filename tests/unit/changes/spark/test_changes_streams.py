@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -42,7 +41,7 @@ def test_a_transaction_that_is_larger_than_a_batch_is_one(tmp_path: Path) -> Non
                 writer.append(transaction, gtids_at(number))
                 continue
             parts = [Rows(ORDERS, whole.whole, start, 500) for start in range(0, rows, 500)]
-            writer.append_large(replace(transaction, records=()), [*parts, Mark("commit", "xid")], gtids_at(number))
+            writer.append_large(transaction._replace(records=()), [*parts, Mark("commit", "xid")], gtids_at(number))
     sizes = [len(batch) for batch in Stream(store=tmp_path, rowsPerBatch=100).read_all()]
     assert sizes == [3, 5000, 6]
     assert [len(batch) for batch in Stream(store=tmp_path, rowsPerBatch=0).read_all()] == [5009]

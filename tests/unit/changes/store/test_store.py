@@ -156,7 +156,7 @@ class TestDurability:
             source = fill(writer, [make_transaction(1), make_transaction(2)])
             with pytest.raises(PermanentError, match="is before it"):
                 writer.append(make_transaction(1), gtids_at(1))
-            other = replace(make_transaction(1), info=BinlogInfo(change_id=2, timestamp=START), gtid_offset=3)
+            other = make_transaction(1)._replace(info=BinlogInfo(change_id=2, timestamp=START), gtid_offset=3)
             writer.append(other, "v:1")
         assert read_all(disk) == [*source, other]
 

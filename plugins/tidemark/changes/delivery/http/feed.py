@@ -320,7 +320,7 @@ class Feed:
             self._known = None
             return pieces
         return [
-            replace(piece, transaction=replace(piece.transaction, records=()))
+            replace(piece, transaction=piece.transaction._replace(records=()))
             if contains_gtid(self._known, piece.transaction.gtid)
             else piece
             for piece in pieces
@@ -391,7 +391,7 @@ class Feed:
                 if is_first and piece.ends and self._skipped >= piece.behind:
                     continue  # the client has it whole
                 records = tuple(record for record in piece.transaction.records if self._needs(record))
-                own = replace(piece, transaction=replace(piece.transaction, records=records))
+                own = replace(piece, transaction=piece.transaction._replace(records=records))
                 for events in e.encode_events(own, self._first_row(own), self.wanted.sharding):
                     for event in events:
                         # what is no row has the number of the row before it, so it comes behind that row's point
