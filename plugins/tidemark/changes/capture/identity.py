@@ -123,6 +123,7 @@ def write_lost(disk: Disk, seq: int, what: Sequence[str]) -> None:
     """Keep what the logs told as lost behind transaction `seq`, the store's last one. An incident has no GTID: where its
     log is purged, or another server goes on, nothing else says that it was there."""
     if what:
+        # CRASH WINDOW: it was met, and is not kept: the next capture reads that log again.
         disk.publish(LOST_PATH, json.dumps({"format": 1, "seq": seq, "what": list(what)}, ensure_ascii=False).encode())
     elif LOST_PATH in disk.list_names("."):
         disk.remove([LOST_PATH])
