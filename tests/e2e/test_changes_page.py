@@ -6,6 +6,7 @@ in its order. Numbers, times and sizes may differ; `…` stands for anything.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -21,7 +22,7 @@ import pytest
 from tests.delivery_worlds import expected_changes, fill_store
 from tests.dump_worlds import start_server
 from tests.services.mariadb import PASSWORD, USER, MariaDb
-from tests.services.processes import PartMissing, soon
+from tests.services.processes import PartMissing, soon, stop
 from tests.services.spark import PLUGINS, session
 from tests.unit.changes.test_capture import NAMES, World
 from tidemark.changes import subscribe
@@ -29,7 +30,9 @@ from tidemark.changes import subscribe
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "changes.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\d[\d,]*(\.\d+)?( [kMG]?B\b)?")
+PATH = os.pathsep.join([str(PLUGINS), *filter(None, [os.environ.get("PYTHONPATH")])])
 SHOWN_STORE = "/srv/tidemark/changes/orders"
+TOKEN = "token-of-the-page-which-is-long-enough"
 PLAYED = ("console", "python", "json")
 FILES = "$ ./tidemark changes capture orders --files mysql-bin.00000?"
 STATEMENTS = "$ ./tidemark changes capture orders --files mysql-bin.000001"
@@ -40,6 +43,8 @@ BOOTSTRAP, SHOW = "$ ./tidemark changes bootstrap orders", "$ ./tidemark changes
 READ, LINES, RETAIN = "$ ./tidemark changes read orders", '{"k":"row"', "$ ./tidemark changes retain orders"
 CONSUME, REWIND = "$ ./tidemark changes consume billing", "$ ./tidemark changes rewind billing"
 SUBSCRIBE, KEPT = "from tidemark.changes import subscribe", 'with subscribe("billing", source="orders", point=read_kept)'
+DELIVER, STOPPED = "$ ./tidemark changes deliver lake\n12,567 rows", "$ ./tidemark changes deliver lake\n2 rows"
+REMOTE, CONSUME_REMOTE = 'with subscribe("billing", source="orders", url=', f"{CONSUME} --source orders --url"
 SPARK = 'orders = spark.read.format("tidemark_changes")'
 SETTINGS = '[ledger]\nurl = "sqlite:///ledger.db"\n[sources.orders]\nstore = "store"\n'
 
@@ -73,7 +78,7 @@ def assert_prints(wanted: str, output: str, command: str) -> None:
 def type_commands(folder: Path, block: Block) -> None:
     """Type the commands of a block in a folder, each by itself, and compare what they print with the page."""
     command = folder / "tidemark"
-    command.write_text(f'#!/bin/sh\nexec env PYTHONPATH="{PLUGINS}" "{sys.executable}" -P -m tidemark.cli "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec env PYTHONPATH="{PATH}" "{sys.executable}" -P -m tidemark.cli "$@"\n')
     command.chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
     for part in block.text.removeprefix("$ ").split("\n$ "):
@@ -134,7 +139,7 @@ def play_statements(folder: Path) -> None:
 def play_task(folder: Path) -> None:
     fill_store(folder / "store", 1, 10_000)
     (folder / "tidemark.toml").write_text(SETTINGS)
-    play(folder, CONSUME)
+    play(folder, f"{CONSUME} --source orders --shards")
     play(folder, REWIND)
 
 
@@ -178,6 +183,42 @@ def play_subscribe(folder: Path) -> None:
     with pytest.raises(Enough):
         run_python(folder, block, {"subscribe": subscribe, "read_kept": read_kept})
     assert len(set(asked)) == len(asked)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """The address of a reader of the folder's source."""
+    (folder / "changes.tokens").write_text(f"{TOKEN} billing\n")
+    (folder / "token").write_text(TOKEN)
+    command = [sys.executable, "-m", "tidemark.cli", "--config", str(folder / "tidemark.toml"), "changes", "serve"]
+    names = {**os.environ, "PYTHONPATH": PATH}
+    server = subprocess.Popen([*command, "--port", "0", "--json"], env=names, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        yield json.loads(server.stdout.readline())["address"]
+    finally:
+        stop(server)
+
+
+def play_other_machine(folder: Path) -> None:
+    """The page's reader has a certificate; this one is on the loopback."""
+    fill_store(folder / "store", 1, 60)
+    (folder / "tidemark.toml").write_text(SETTINGS)
+    billed: list[Any] = []
+
+    def bill(batch: Any) -> None:
+        billed.extend(batch.to_pylist())
+        if len(billed) >= 170:
+            raise Enough
+
+    with serving(folder) as address:
+        block = find(REMOTE)
+        text = block.text.replace('"https://reader:28332"', repr(address)).replace(', ca="ca.pem"', "")
+        with pytest.raises(Enough):
+            run_python(folder, Block("python", text), {"subscribe": subscribe, "bill": bill, "token": TOKEN})
+        block = find(CONSUME_REMOTE)
+        type_commands(folder, Block("console", block.text.replace("https://reader:28332", address)))
+    assert list((folder / "changes").glob("billing-*.jsonl"))
 
 
 # with a server
@@ -285,6 +326,19 @@ def play_spark(folder: Path) -> None:
     assert sum(kept) == len(expected_changes(1, 60))
 
 
+def play_lake(folder: Path) -> None:
+    lake = '[sinks.lake]\nsource = "orders"\nkind = "delta"\ntarget = "lake"\ntables = ["shop.*"]\n'
+    with served(folder, lake) as server:
+        server.run("INSERT INTO shop.orders SELECT seq, seq FROM shop.seq_1_to_1000")
+        capture = Block("console", "$ ./tidemark changes capture orders\n")
+        type_commands(folder, capture)
+        play(folder, DELIVER)
+        server.run("CREATE TABLE shop.lines (id INT PRIMARY KEY)", "INSERT INTO shop.lines VALUES (1)")
+        server.run("ALTER TABLE shop.orders MODIFY id VARCHAR(20) NOT NULL", "INSERT INTO shop.orders VALUES ('x', 1)")
+        type_commands(folder, capture)
+        play(folder, STOPPED)
+
+
 Scene = Callable[[Path], None]
 QUICK: dict[Scene, tuple[str, ...]] = {
     play_statements: (STATEMENTS,),
@@ -292,7 +346,8 @@ QUICK: dict[Scene, tuple[str, ...]] = {
 }
 LONG: dict[Scene, tuple[str, ...]] = {
     play_capture_of_files: (FILES, READ, LINES, RETAIN),
-    play_task: (CONSUME, REWIND),
+    play_task: (f"{CONSUME} --source orders --shards", REWIND),
+    play_other_machine: (REMOTE, CONSUME_REMOTE),
 }
 SERVED_SCENES: dict[Scene, tuple[str, ...]] = {
     play_doctor: (DOCTOR,),
@@ -301,6 +356,7 @@ SERVED_SCENES: dict[Scene, tuple[str, ...]] = {
     play_parked: (PARKED,),
     play_bootstrap: (BOOTSTRAP,),
     play_show: (SHOW,),
+    play_lake: (DELIVER, STOPPED),
 }
 
 
