@@ -102,7 +102,7 @@ class Model:
                     yield f"{NAMES[m]} loses its disk", state._replace(nodes=nodes, lost=m, losses=state.losses + 1)
         if state.copy is None and bounds.copies and state.row.settled != (0, 0):
             copy = state.row._replace(operation=-1) if self.rules.unmarked else state.row
-            copy = copy._replace(active=False) if self.rules.inactive else copy
+            copy = copy._replace(active=False, epoch=copy.epoch + 100) if self.rules.inactive else copy
             yield "the ledger is copied", state._replace(copy=copy)
         if state.copy is not None and state.copies < bounds.copies and state.copy != state.row:
             after = state._replace(row=state.copy, lease=-1, copies=state.copies + 1, older=True)

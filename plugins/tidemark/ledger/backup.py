@@ -6,8 +6,8 @@ is the state of one moment.
 
 But for one thing: a copy says of no group that a commit is at work. The commit may have been acknowledged since, and a
 ledger that is restored from the copy would take it back. So it finds the group's nodes ahead of it, and writes nothing.
-Nor does it say that a group has its master: the first record gives a newer epoch, and a process of the ledger that was
-replaced appends nothing more.
+Nor does it say that a group has its master: the first record gives an epoch, which is `_FURTHER` above any that the ledger
+that was replaced gives meanwhile. So a process of that one appends nothing more.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tidemark.ledger.database import Ledger, close_to_others, make_folder
 from tidemark.ledger.migrations import migrate_ledger
 
 _ROWS = 5_000  # copied at a time
+_FURTHER = 1_000_000  # epochs: more than a ledger gives while a copy of it is kept
 _OWN = ("tidemark_schema", "sqlite_sequence")  # each database keeps its own
 _PASSING = ("lease", "line_place", "link_attempt")  # rows of running or dead processes: they do not make a ledger used
 
@@ -69,7 +70,7 @@ def _copy_into(ledger: Ledger, part: Path) -> None:
         _single_file(copied)
     with closing(sqlite3.connect(part)) as copy, copy:
         if copy.execute("SELECT 1 FROM sqlite_master WHERE name = 'group_log'").fetchone():  # an old ledger has none
-            copy.execute("UPDATE group_log SET operation = '', active = 0")
+            copy.execute(f"UPDATE group_log SET operation = '', active = 0, epoch = epoch + {_FURTHER} WHERE epoch > 0")
 
 
 def copy_rows(source: Ledger, target: Ledger, replace: bool = False) -> int:

@@ -206,7 +206,7 @@ def test_a_process_of_a_ledger_that_was_replaced_by_its_copy_appends_nothing(cen
     centre.reopen()
     centre.land(2)
     assert centre.load().exit_code == 0
-    assert group(centre).epoch == before.epoch + 1
+    assert group(centre).epoch > before.epoch + 1, "nor does it give the same one"
     with centre.cluster() as cluster:
         late = Fence(cluster.identity, before.epoch, before.master)
     for node in NODES:
