@@ -254,12 +254,12 @@ def test_a_stale_process_records_nothing(world: SyncWorld) -> None:
         class Replaced(CrashingLedger):
             """The lease goes to somebody else just before the step's second record."""
 
-            def write(self):  # type: ignore[no-untyped-def]
+            def write(self, *, lasting: bool = True):  # type: ignore[no-untyped-def]
                 if stolen.count == 2:
                     with CrashingLedger(self.url, Effects()).write() as connection:
                         connection.exec_driver_sql("UPDATE lease SET fence = fence + 1, holder = 'another'")
                 stolen.point("write")
-                return super().write()
+                return super().write(lasting=lasting)
 
         slow = replace(app, ledger=Replaced(app.ledger.url, Effects()))
         with pytest.raises(TidemarkError, match="another"):
