@@ -1,4 +1,4 @@
-"""The house rules, held by the tools that know them: style, types, floors, sizes, names (docs/architecture.md)."""
+"""The house rules, held by the tools that know them: style, types, layers, sizes, names (docs/architecture.md)."""
 
 from __future__ import annotations
 
