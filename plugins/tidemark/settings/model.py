@@ -444,6 +444,9 @@ class SourceSettings:
         0, parse_size, '"200 GB" limits the store: `changes retain` removes the oldest first; "" means no limit'
     )
     compress_hours: int = setting(2, whole_number(0), "`changes retain` compresses older buckets harder; 0 means never")
+    memory: int = setting(
+        128_000_000, parse_size, "`changes serve` keeps so many bytes of divided blocks for its next clients"
+    )
     mirror: bool = setting(False, parse_flag, "true keeps the binary logs of the server beside the store, byte for byte")
 
 

@@ -366,6 +366,7 @@ def _run_retain(call: Call) -> Answer:
 
 
 def _run_serve(call: Call) -> Answer:
+    from tidemark.changes.delivery.http.feed import Watch
     from tidemark.changes.delivery.http.run import Listen, serve
     from tidemark.changes.sources.source import disk_of
     from tidemark.ledger.leases import Leases
@@ -391,7 +392,8 @@ def _run_serve(call: Call) -> Answer:
             call.screen.print_remark("Ctrl-C stops it")
 
     leases = Leases(call.app.ledger, call.app.identity)
-    serve({name: disk_of(source) for name, source in call.settings.sources.items()}, leases, listen, report_ready)
+    sources = {name: Watch(disk_of(one), one.memory) for name, one in call.settings.sources.items()}
+    serve(sources, leases, listen, report_ready)
     return Answer({}, lambda _screen: None, said=True)
 
 

@@ -6,13 +6,18 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tests.delivery_worlds import fill_store
 from tests.served_changes import LIMITS, TOKEN, Served, append, make_large, serving
 from tests.wire_client import Client, text
+from tidemark.changes.delivery.http.feed import Watch
 from tidemark.changes.delivery.http.sessions import IDLE_SECONDS, MOST_OF_TASK, Sessions
+from tidemark.changes.delivery.shards import Sharding
 from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.read import Reader
 from tidemark.changes.store.write import Writer
 
 SHORT = """
@@ -97,3 +102,18 @@ def test_a_session_is_busy_until_its_reply_is_sent_and_memory_is_bounded(served:
         time.sleep(0.1)
     assert again.status == clients[1].fetch().status == 200
     first.close()
+
+
+def test_blocks_stay_divided_within_the_memory_of_their_source(tmp_path: Path) -> None:
+    disk = fill_store(tmp_path / "store", 1, 60)
+    blocks, sharding = list(Reader(disk).read_stretches(1)), Sharding(4)
+    assert len(blocks) > 2
+
+    def kept(memory: int) -> list[bool]:
+        """Whether each block is what it was when it is asked for again."""
+        watch = Watch(disk, memory)
+        first = [watch.divide(sharding, ("**",), block) for block in blocks]
+        return [watch.divide(sharding, ("**",), block) is was for block, was in zip(blocks, first, strict=True)]
+
+    assert all(kept(0)) and all(kept(1 << 30))
+    assert not any(kept(1))

@@ -146,9 +146,9 @@ class Server:
     """All that the routes share. `sources`: the stores, by the names of the settings."""
 
     def __init__(
-        self, sources: Mapping[str, Disk], tokens: Tokens, leases: Leases, clock: Callable[[], float] = time.monotonic
+        self, sources: Mapping[str, Watch], tokens: Tokens, leases: Leases, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._watches = {name: Watch(disk) for name, disk in sources.items()}
+        self._watches = dict(sources)
         self._growths = {name: Growth(partial(self._look_at, watch)) for name, watch in self._watches.items()}
         self._tokens = tokens
         self._points = TaskPoints(leases)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -33,21 +33,25 @@ from tidemark.ledger.delivery import StoragePoint
 
 TOO_OLD, TOO_NEW, OTHER_SERVER = "LESS_THAN_MIN", "GREATER_THAN_MAX", "OTHER_SERVER"
 EVERYTHING = ("**",)
-KEPT_BLOCKS = 8
+BLOCK_BYTES = 4096
+"""What a block that is kept takes besides its rows."""
 MOST_LOOKED_AT = 32
 """Blocks without anything for the client, of one take: a thread is free for others after so many."""
 _ENDS = ("commit", "xa_commit", "xa_rollback", "xa_prepare")
 
 
 class Watch:
-    """The store of a source as it is now, for all its clients."""
+    """The store of a source as it is now, for all its clients. `memory`: bytes of blocks that stay divided; 0: all."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, memory: int) -> None:
         self.disk = disk
+        self.memory = memory
         self._lock = threading.Lock()
         self._seen: object = None
         self._reader: Reader | None = None
         self._divided: OrderedDict[object, Future[dict[int, list[ShardPiece]]]] = OrderedDict()
+        self._sizes: dict[object, int] = {}
+        self._kept_bytes = 0
 
     def open_reader(self) -> Reader:
         """A reader that sees what is durable. Looking again costs little where nothing is new."""
@@ -72,18 +76,29 @@ class Watch:
             is_mine = found is None
             if found is None:
                 found = self._divided[key] = Future()
-                while len(self._divided) > KEPT_BLOCKS:
-                    self._divided.popitem(last=False)
             else:
                 self._divided.move_to_end(key)
         if is_mine:
             try:
-                found.set_result(Divider(sharding, choose_tables(tables)).divide(stretch.pieces))
+                divided = Divider(sharding, choose_tables(tables)).divide(stretch.pieces)
             except BaseException as wrong:
                 found.set_exception(wrong)
                 with self._lock:
                     self._divided.pop(key, None)
+            else:
+                found.set_result(divided)
+                self._keep_within_memory(key, BLOCK_BYTES + _count_bytes(divided))
         return found.result()
+
+    def _keep_within_memory(self, key: object, size: int) -> None:
+        """Note the size of a block, and let those go that nobody asked for for longest."""
+        with self._lock:
+            self._sizes[key] = size
+            self._kept_bytes += size
+            while self.memory and self._kept_bytes > self.memory:
+                oldest = next(one for one in self._divided if one in self._sizes)
+                del self._divided[oldest]
+                self._kept_bytes -= self._sizes.pop(oldest)
 
     def _look_at_names(self) -> object:
         """What changes with every group, block, holder, and round of cleaning."""
@@ -93,6 +108,13 @@ class Watch:
             with suppress(FileNotFoundError):
                 found.append((name, (self.disk.root / "tail" / name).stat().st_size))
         return sorted(found)
+
+
+def _count_bytes(divided: Mapping[int, Sequence[ShardPiece]]) -> int:
+    pieces = chain.from_iterable(divided.values())
+    records = chain.from_iterable(piece.transaction.records for piece in pieces)
+    batches = {id(one.whole): one.whole for one in records if isinstance(one, Rows)}  # transactions share them
+    return sum(batch.nbytes for batch in batches.values())
 
 
 class RangeError(PermanentError):

@@ -14,8 +14,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tidemark.changes.delivery.http.app import Server
+from tidemark.changes.delivery.http.feed import Watch
 from tidemark.changes.delivery.http.tokens import Tokens
-from tidemark.changes.store.disk import Disk
 from tidemark.errors import PermanentError, UsageError
 from tidemark.ledger.leases import Leases
 
@@ -78,7 +78,7 @@ class _Protocol(H11Protocol):
             self.transport.close()
 
 
-def serve(sources: Mapping[str, Disk], leases: Leases, listen: Listen, on_start: Callable[[str], None]) -> None:
+def serve(sources: Mapping[str, Watch], leases: Leases, listen: Listen, on_start: Callable[[str], None]) -> None:
     """Serve the stores of `sources`. `on_start` is told the address once connections are accepted.
 
     UsageError: the tokens or the certificate are not as they must be; PermanentError: the address is taken.
