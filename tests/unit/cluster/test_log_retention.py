@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,14 +14,17 @@ from tests.clustered import Clustered, LoadedCentre, logs_tell_the_catalog
 from tests.crash.test_forward_crash import build_landings
 from tests.group_logs import records_at
 from tests.small_files import deletion, source
+from tidemark.cluster.health.watch import watch_groups
 from tidemark.cluster.replicas import commit
-from tidemark.cluster.replicas.commit import record_slots, retain_logs
+from tidemark.cluster.replicas.commit import append_change, hold_groups, record_slots, retain_logs
+from tidemark.cluster.replicas.core.record import RecordKind
 from tidemark.cluster.replicas.core.recovery_plan import Phase
 from tidemark.cluster.replicas.members import folder_of
-from tidemark.cluster.replicas.records.operation import read_part
+from tidemark.cluster.replicas.records.change import Change
+from tidemark.cluster.replicas.records.operation import Operation, commit_of, read_part
 from tidemark.cluster.replicas.recover import hold_node, recover_logs
 from tidemark.errors import NoQuorumError
-from tidemark.ledger.cluster.group_logs import read_covers, read_group_logs
+from tidemark.ledger.cluster.group_logs import read_covers, read_group_logs, swap_group_log
 from tidemark.ledger.cluster.recoveries import RecoveryRow, put_recoveries
 from tidemark.operations.rebuild.from_nodes import open_from_nodes
 from tidemark.operations.replicas import verify_replicas
@@ -28,6 +33,7 @@ from tidemark.settings.model import NodeSettings
 from tidemark.stores.local import LocalStore
 
 NODES = ("n1", "n2", "n3")
+UNBORN = Operation(RecordKind.CREATE_DATABASE, database="root.unborn")
 
 
 @pytest.fixture
@@ -160,10 +166,10 @@ def test_a_short_log_and_one_that_tells_what_it_has_get_no_snapshot(
     assert records_at(LocalStore(str(centre.node("n1"))), centre.header) == before
 
 
-@pytest.mark.full
-def test_the_last_commit_of_another_group_counts_though_this_log_gave_its_records_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def two_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Clustered, str, str, str]:
+    """A centre whose last commit of one group is also of another one. Its headers: of the group where that commit is the
+    last one, and gets no snapshot, and of the other one; the commit."""
     for name in ("LONG_LOG", "_SHRINKS", "SNAPSHOT_SECONDS"):
         monkeypatch.setattr(commit, name, 0)
     centre = Clustered(tmp_path)
@@ -171,9 +177,9 @@ def test_the_last_commit_of_another_group_counts_though_this_log_gave_its_record
     with_nodes(centre)
     build_landings(centre)
     centre.load()
-    expected = centre.rows()
     logs = {node: records_at(LocalStore(str(centre.node(node))), node) for node in NODES}
     (idle,) = (h for h, log in logs.items() if log and (last := read_part(log[-1])) and len(last.groups) > 1)
+    (other,) = (h for h, log in logs.items() if log and h != idle)
     told = commit._write_snapshot
 
     def all_but_idle(cluster: object, header: str) -> None:
@@ -183,11 +189,53 @@ def test_the_last_commit_of_another_group_counts_though_this_log_gave_its_record
     monkeypatch.setattr(commit, "_write_snapshot", all_but_idle)
     with centre.cluster() as cluster:
         record_slots(cluster)
+    return centre, idle, other, commit_of(logs[idle][-1])
+
+
+def commits_named(centre: Clustered, header: str) -> set[str]:
+    """What the newest snapshot of a group says of other groups' logs."""
+    parts = [read_part(stored) for stored in records_at(LocalStore(str(centre.node(header))), header)]
+    return set([part.operation.commits for part in parts if part and part.operation.slots][-1])
+
+
+@pytest.mark.full
+def test_the_last_commit_of_another_group_counts_though_this_log_gave_its_records_up(
+    two_logs: tuple[Clustered, str, str, str],
+) -> None:
+    centre, idle, other, last = two_logs
+    expected = centre.rows()
+    before = len(records_at(LocalStore(str(centre.node(other))), other))
     retain(centre)
-    (other,) = (h for h, log in logs.items() if log and h != idle)
-    assert first_kept(centre, other, other) > len(logs[other]) and first_kept(centre, idle, idle) == 1
+    assert first_kept(centre, other, other) > before and first_kept(centre, idle, idle) == 1
+    assert last in commits_named(centre, other)
     logs_tell_the_catalog(centre)
     assert rows_from_nodes(centre) == expected
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("death", ["before its record", "behind its record"])
+def test_the_last_settled_commit_of_a_group_counts_where_a_later_one_died(
+    two_logs: tuple[Clustered, str, str, str], death: str
+) -> None:
+    centre, idle, other, last = two_logs
+    before = len(records_at(LocalStore(str(centre.node(other))), other))
+    if death == "before its record":
+        died = str(uuid.uuid4())
+        with centre.app.ledger.write() as connection:
+            row = read_group_logs(connection, centre.name)[idle]
+            swap_group_log(connection, row, replace(row, operation=died), centre.app.clock())
+    else:
+        with centre.cluster() as cluster, hold_groups(cluster) as lease:
+            died = append_change(cluster, lease, Change(), also={idle: [UNBORN]}).rows[0][0].operation
+    retain(centre)
+    assert first_kept(centre, other, other) > before
+    assert commits_named(centre, other) >= {last} and died not in commits_named(centre, other)
+    assert rows_from_nodes(centre) == centre.rows()
+    assert watch_groups(centre.app, centre.receiver).exit_code == 0
+    logs_tell_the_catalog(centre)
+    retain(centre)
+    assert died not in commits_named(centre, other)
+    logs_tell_the_catalog(centre)
 
 
 @pytest.mark.full

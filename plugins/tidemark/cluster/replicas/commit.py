@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,14 +28,14 @@ from sqlalchemy.engine import Connection
 
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas.core.epochs import Fence
-from tidemark.cluster.replicas.core.record import RecordKind, encode_stored
+from tidemark.cluster.replicas.core.record import RecordKind, StoredRecord, encode_stored
 from tidemark.cluster.replicas.core.roles import LogEnd
 from tidemark.cluster.replicas.members import MemberLogs
 from tidemark.cluster.replicas.plan import find_lacking, held_of, pieces_of
 from tidemark.cluster.replicas.promote import open_group
 from tidemark.cluster.replicas.records.change import Change, read_change, read_snapshot, sort_by_group
 from tidemark.cluster.replicas.records.fold import fold_group, join_groups, snapshot_of
-from tidemark.cluster.replicas.records.operation import Operation, commit_of, records_of
+from tidemark.cluster.replicas.records.operation import Operation, commit_of, is_take_back, records_of
 from tidemark.cluster.slots.routing import slots_of_file
 from tidemark.errors import CorruptionError, LeaseHeldError, NoQuorumError, NotFoundError, TidemarkError, UnreachableError
 from tidemark.ledger.cluster import copies as copy_rows
@@ -224,10 +224,10 @@ def _write_snapshot(cluster: Cluster, header: str) -> None:
 
 def _read_last_commits(cluster: Cluster, rows: Mapping[str, GroupLogRow], header: str) -> tuple[str, ...]:
     """Return the last commit of each other group's log, of those that are settled. Such a commit may also be of this group,
-    and nobody settles it in the other log before that one's next."""
+    and nobody settles it in the other log before that one's next. One that is at work there is not it: it may not come."""
     found = set()
     for other, row in rows.items():
-        if other == header or not row.epoch or row.operation or other not in cluster.table.ring:
+        if other == header or not row.epoch or other not in cluster.table.ring:
             continue
         names = [row.master, *(name for name in row.in_step if name != row.master)]
         found.add(_read_last_commit(MemberLogs(cluster, other), names, row.settled[1]))
@@ -235,22 +235,34 @@ def _read_last_commits(cluster: Cluster, rows: Mapping[str, GroupLogRow], header
 
 
 def _read_last_commit(logs: MemberLogs, names: Sequence[str], version: int) -> str:
-    """Return the last commit of a log, from the first of these members that can be read; "" for none."""
+    """Return the last commit of a log up to a version, from the first of these members that can be read; "" for none, and if
+    it was taken back: the one before it is settled then."""
     for left, name in reversed(list(enumerate(reversed(names)))):
         try:
-            back, commits = 0, list[str]()
-            while not commits and back < version:
+            back, last = 0, None
+            while last is None and back < version:
                 back = min(version, max(16, 8 * back))
                 try:
-                    commits = [found for stored in logs.read(name, version - back + 1) if (found := commit_of(stored))]
+                    last = _find_last(logs.read(name, version - back + 1), version)
                 except NotFoundError:  # that is more than it keeps
                     back = version
-                    commits = [found for stored in logs.read_kept(name) if (found := commit_of(stored))]
-            return commits[-1] if commits else ""
+                    last = _find_last(logs.read_kept(name), version)
+            return "" if last is None or is_take_back(last) else commit_of(last)
         except TidemarkError:
             if not left:
                 raise
     return ""
+
+
+def _find_last(records: Iterable[StoredRecord], version: int) -> StoredRecord | None:
+    """Return the last record that is of a commit, up to this version."""
+    last = None
+    for stored in records:
+        if stored.head.position.version > version:
+            break
+        if commit_of(stored):
+            last = stored
+    return last
 
 
 def record_slots(cluster: Cluster) -> None:
