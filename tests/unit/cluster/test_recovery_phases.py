@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,11 @@ from tidemark.cluster.replicas.recover import Look, hold_node, look_again, recov
 from tidemark.errors import RetryableError, UnreachableError
 from tidemark.ledger.cluster.group_logs import GroupLogRow
 from tidemark.ledger.cluster.recoveries import NOT_READ, RecoveryRow, put_recoveries, read_recoveries
+from tidemark.ledger.sender.bandwidth import read_places
 from tidemark.proof.cluster.replicas import ReplicaView, describe_recovery, show_replicas
+from tidemark.stores.protocol import Store
+from tidemark.transfer import engine
+from tidemark.transfer.engine import Failed, SendItem, SendOptions, Sent
 
 GROUP = GroupLogRow("centre", "n1", 4, "n1", True, (4, 9), "", ("n1", "n3"))
 BACK = replace(GROUP, in_step=("n1", "n2", "n3"))
@@ -226,3 +230,25 @@ def test_if_the_nodes_change_meanwhile_it_begins_anew_after_a_while_or_by_hand(c
     assert "its source changed, it begins again in" in watch_groups(centre.app, centre.receiver).waiting[late]
     assert recover_members(centre.app, centre.receiver, late).exit_code == 0
     everything_is_held(centre)
+
+
+def test_what_comes_stays_within_the_bandwidth_of_the_cluster_and_the_receiver(
+    centre: LoadedCentre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = replace(centre.receiver, bandwidth=50e6)
+    settings = centre.app.settings
+    assert settings.cluster is not None
+    centre.app.settings = replace(
+        settings, receivers={receiver.name: receiver}, cluster=replace(settings.cluster, bandwidth=20e6)
+    )
+    late, sent, send_files = late_of(centre), [], engine.send_files
+
+    def spy(source: Store, target: Store, items: Sequence[SendItem], options: SendOptions) -> Iterator[Sent | Failed]:
+        sent.append((options.bandwidth, options.line is not None))
+        return send_files(source, target, items, options)
+
+    monkeypatch.setattr(engine, "send_files", spy)
+    assert recover_members(centre.app, receiver, late).exit_code == 0
+    assert set(sent) == {(20e6, True)}
+    with centre.app.ledger.read() as connection:
+        assert read_places(connection, receiver.name) == [], "its place is free again"

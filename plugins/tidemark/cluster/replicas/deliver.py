@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sqlalchemy.engine import Connection
@@ -25,6 +26,7 @@ from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.copies import CopyRow
 from tidemark.ledger.cluster.operations import OperationRow
 from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.ledger.sender.bandwidth import SharedLine, place_on
 from tidemark.stores.protocol import Entry, Range, Store
 from tidemark.transfer import engine
 from tidemark.transfer.engine import SendItem, SendOptions, Sent
@@ -32,7 +34,20 @@ from tidemark.untrusted_files import MOST_MODS
 
 MACHINES = 8  # at most so many at once
 # A member that stays away catches up later: the others do not wait long for it.
-_OPTIONS = SendOptions.of_cluster(None, retries=3)
+_RETRIES = 3
+_OPTIONS = SendOptions.of_cluster(None, _RETRIES)
+
+
+@contextmanager
+def share_line(cluster: Cluster, holder: str) -> Iterator[SendOptions]:
+    """Yield the options of what a node gets that missed it: within the bandwidth of the cluster and of its receiver.
+
+    `holder`: who sends. Raises what the ledger raises.
+    """
+    receiver, most = cluster.receiver, cluster.settings.bandwidth
+    line = SharedLine(cluster.app.ledger, receiver.name, receiver.bandwidth)
+    with place_on(line, holder, cluster.app.identity, most) as place:
+        yield SendOptions.of_cluster(cluster.settings, _RETRIES, place)
 
 
 @dataclass(frozen=True)
@@ -71,7 +86,7 @@ def deliver_all(cluster: Cluster, source: Store, parcels: Collection[Delivery]) 
             yield from finished.result()
 
 
-def deliver_to_node(cluster: Cluster, source: Store, parcel: Delivery) -> Delivered:
+def deliver_to_node(cluster: Cluster, source: Store, parcel: Delivery, options: SendOptions = _OPTIONS) -> Delivered:
     """Deliver to one node. A TidemarkError is returned in the outcome, not raised."""
     schemas: set[str] = set()
     done: dict[str, Piece] = {}
@@ -81,7 +96,7 @@ def deliver_to_node(cluster: Cluster, source: Store, parcel: Delivery) -> Delive
         for database, record in parcel.schemas.items():
             folder.put_schema(database, record)
             schemas.add(database)
-        for piece, failed in _send_pieces(source, folder.store, parcel.pieces):
+        for piece, failed in _send_pieces(source, folder.store, parcel.pieces, options):
             if failed is None:
                 done[piece.location] = piece
             error = error or failed
@@ -92,7 +107,14 @@ def deliver_to_node(cluster: Cluster, source: Store, parcel: Delivery) -> Delive
     return Delivered(parcel.node, frozenset(schemas), tuple(done.values()), error)
 
 
-def bring_to_node(cluster: Cluster, store: Store, parcel: Delivery, holders: Mapping[str, Sequence[str]]) -> Delivered:
+def bring_to_node(
+    cluster: Cluster,
+    store: Store,
+    parcel: Delivery,
+    holders: Mapping[str, Sequence[str]],
+    *,
+    options: SendOptions = _OPTIONS,
+) -> Delivered:
     """Deliver to one node from the receiver's `store`, or from another node for files missing there; record what came.
 
     `holders`: location → nodes that hold it. `error` is None only if everything came.
@@ -112,7 +134,7 @@ def bring_to_node(cluster: Cluster, store: Store, parcel: Delivery, holders: Map
             continue
         there = tuple(piece for piece, entry in zip(pieces, here, strict=True) if entry is not None)
         if there or schemas:
-            delivered = deliver_to_node(cluster, source, Delivery(parcel.node, schemas, there))
+            delivered = deliver_to_node(cluster, source, Delivery(parcel.node, schemas, there), options)
             error = delivered.error or error
             record_delivered(cluster, delivered)
             left = {at: piece for at, piece in left.items() if at not in {done.location for done in delivered.pieces}}
@@ -125,7 +147,9 @@ def bring_to_node(cluster: Cluster, store: Store, parcel: Delivery, holders: Map
     return Delivered(parcel.node, told, came, error if left or schemas else None)
 
 
-def _send_pieces(source: Store, target: Store, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, TidemarkError | None]]:
+def _send_pieces(
+    source: Store, target: Store, pieces: Sequence[Piece], options: SendOptions
+) -> Iterator[tuple[Piece, TidemarkError | None]]:
     """Yield each piece with None once it is proved at the target, else with its error."""
     there = target.stat_many([piece.location for piece in pieces])
     here = source.stat_many([piece.location for piece in pieces])
@@ -142,7 +166,7 @@ def _send_pieces(source: Store, target: Store, pieces: Sequence[Piece]) -> Itera
             items.append(SendItem(piece.location, piece.location, entry.size, piece.sha256))
     # CRASH WINDOW: some are sealed at the node without a row: the next delivery finds them by digest, or a sweep removes
     # them.
-    for outcome in engine.send_files(source, target, items, _OPTIONS) if items else ():
+    for outcome in engine.send_files(source, target, items, options) if items else ():
         yield by_path[outcome.item.target_path], None if isinstance(outcome, Sent) else outcome.error
 
 

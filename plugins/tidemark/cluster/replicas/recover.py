@@ -40,7 +40,7 @@ from tidemark.cluster.replicas.core.recovery_plan import (
     count_backoff_s,
 )
 from tidemark.cluster.replicas.core.roles import ORIGIN, LogEnd, Position
-from tidemark.cluster.replicas.deliver import Delivery, advance_applied, bring_to_node, late_members
+from tidemark.cluster.replicas.deliver import Delivery, advance_applied, bring_to_node, late_members, share_line
 from tidemark.cluster.replicas.members import MemberLogs
 from tidemark.cluster.replicas.plan import Piece, pieces_of, wanting_nodes
 from tidemark.cluster.replicas.promote import open_group, write_row
@@ -236,16 +236,17 @@ class _Run:
         self._asked = frozenset(piece.location for piece in lacking.pieces)
         error: TidemarkError | None = None
         came = 0
-        for portion in _divide(lacking.pieces):
-            parcel = Delivery(self._node, schemas, portion)
-            brought = bring_to_node(self._cluster, self._store, parcel, lacking.holders)
-            # CRASH WINDOW: files are there, some are recorded: the others are found by their digests, not sent again.
-            error, schemas = error or brought.error, {}
-            came += len(brought.pieces)
-            self.files += len(brought.pieces)
-            self.bytes += sum(piece.size for piece in brought.pieces)
-            if brought.error is not None and not brought.pieces:
-                break
+        with share_line(self._cluster, self._lease.holder) as options:
+            for portion in _divide(lacking.pieces):
+                parcel = Delivery(self._node, schemas, portion)
+                brought = bring_to_node(self._cluster, self._store, parcel, lacking.holders, options=options)
+                # CRASH WINDOW: files are there, some are recorded: the others are found by their digests, not sent again.
+                error, schemas = error or brought.error, {}
+                came += len(brought.pieces)
+                self.files += len(brought.pieces)
+                self.bytes += sum(piece.size for piece in brought.pieces)
+                if brought.error is not None and not brought.pieces:
+                    break
         if error is not None:
             raise error
         with self._cluster.app.ledger.write() as connection:
