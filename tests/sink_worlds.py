@@ -76,6 +76,13 @@ class SinkWorld:
                 made = Transaction(info, f"{SERVER}:{self.count}", self.count, (*records, Mark("commit", "xid")))
                 writer.append(made, f"{SERVER}:1-{self.count}")
 
+    def append_large(self, *records: Record) -> None:
+        """Append one transaction, in several blocks where it is larger than one."""
+        with Writer(self.disk, self.count + 1, LIMITS) as writer:
+            self.count += 1
+            info = BinlogInfo(1, 7, 1, 1000 * self.count, SERVER.bytes, self.count, 0, START + self.count * 1_000_000)
+            writer.append_large(Transaction(info, f"{SERVER}:{self.count}", self.count), records, f"{SERVER}:1-{self.count}")
+
     def bootstrap(self, *rows: Row, table: str = "shop.orders") -> None:
         """Append a reading of all rows of a table."""
         self.append(Mark(BEGIN, table), *([rows] if rows else []), Mark(END, table))

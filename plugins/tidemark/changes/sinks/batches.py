@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tidemark.changes.bootstrap.state import BEGIN, END
 from tidemark.changes.delivery.blocks import read_shard
-from tidemark.changes.delivery.shards import Sharding
+from tidemark.changes.delivery.shards import Sharding, ShardPiece
 from tidemark.changes.sinks.definitions import ALL, CHANGED, EMPTIED, MADE, RENAMED, Effect, find_effects
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Rows, Shape
@@ -122,7 +122,8 @@ def read_content(disk: Disk, wants: Wants, batch: SinkBatch, known: Sequence[str
     took it.
     """
     found = Content(batch.end)
-    for seq, transaction in _read_transactions(disk, wants, batch):
+    for piece in _read_pieces(disk, wants, batch):
+        seq, transaction = piece.seq, piece.transaction
         effects = [
             effect
             for record in transaction.records
@@ -144,7 +145,7 @@ def read_content(disk: Disk, wants: Wants, batch: SinkBatch, known: Sequence[str
                 found.table_of(record.text).events.append((seq, record.word, ""))
         for effect in effects:
             _add_effect(found, wants, (seq, effect), known)
-        if seq + 1 == found.end:
+        if piece.ends and seq + 1 == found.end:
             break
     return found
 
@@ -169,12 +170,12 @@ def _find_renamed(effect: Effect, wants: Wants) -> list[tuple[str, str]]:
     return [(effect.former, name if wants(*_split(name)) else "")]
 
 
-def _read_transactions(disk: Disk, wants: Wants, batch: SinkBatch) -> Iterator[tuple[int, Any]]:
+def _read_pieces(disk: Disk, wants: Wants, batch: SinkBatch) -> Iterator[ShardPiece]:
     for pieces in read_shard(disk, Sharding(), wants, 0, (batch.first, 0)) if batch.first < batch.end else ():
         for piece in pieces:
             if piece.seq >= batch.end:
                 return
-            yield piece.seq, piece.transaction
+            yield piece
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -179,6 +179,14 @@ def test_keys_that_a_second_reading_does_not_see_go(world: SinkWorld) -> None:
     assert [row[0] for row in rows_of(world)] == [1, 4]
 
 
+def test_a_transaction_over_several_blocks_is_the_last_of_its_batch(world: SinkWorld) -> None:
+    parts = [Rows.of(ORDERS, [read(n, f"row {n}", "1.00") for n in range(100 * k, 100 * k + 100)]) for k in range(5)]
+    world.append_large(Mark(BEGIN, "shop.orders"), *parts, Mark(END, "shop.orders"))
+    done = world.deliver()
+    assert (state_of(done), done.rows, done.end) == ("whole", {"shop.orders": 500}, 2)
+    assert [row[0] for row in rows_of(world)] == list(range(500))
+
+
 def test_columns_are_added_widened_and_kept_when_dropped(world: SinkWorld) -> None:
     world.bootstrap(read(1, "a", "1.00"))
     world.deliver()
