@@ -15,6 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.changes.bootstrap.state import BEGIN, END
+from tidemark.changes.capture.run import GAP
+from tidemark.changes.capture.transactions import UNPROVED
 from tidemark.changes.delivery.blocks import read_shard
 from tidemark.changes.delivery.shards import Sharding, ShardPiece
 from tidemark.changes.sinks.definitions import ALL, CHANGED, EMPTIED, MADE, RENAMED, Effect, find_effects
@@ -143,6 +145,8 @@ def read_content(disk: Disk, wants: Wants, batch: SinkBatch, known: Sequence[str
                 runs[-1].add(seq, transaction.info, transaction.gtid, record)
             elif isinstance(record, Mark) and record.word in (BEGIN, END) and wants(*_split(record.text)):
                 found.table_of(record.text).events.append((seq, record.word, ""))
+            elif isinstance(record, Mark) and record.word in (UNPROVED, GAP):
+                _add_lost(found, (seq, record), known)
         for effect in effects:
             _add_effect(found, wants, (seq, effect), known)
         if piece.ends and seq + 1 == found.end:
@@ -160,6 +164,20 @@ def _add_effect(found: Content, wants: Wants, placed: tuple[int, Effect], known:
             found.renames += _find_renamed(effect, wants)
         elif wants(*_split(name)):
             found.table_of(name).events.append((seq, effect.what, effect.why))
+
+
+def _add_lost(found: Content, placed: tuple[int, Mark], known: Sequence[str]) -> None:
+    """Changes that the store does not have: of the table that a mark names, or of any, where it names none."""
+    seq, mark = placed
+    there = sorted({*known, *found.tables})
+    if mark.word == GAP:
+        names, why = there, f"changes before seq:{seq} were lost in gap {mark.text}"
+    elif mark.text in there:
+        names, why = [mark.text], f"the store does not have rows that the log had at seq:{seq}"
+    else:  # a statement, an incident, an XA transaction; or a table of which the sink has nothing, whose name has no space
+        names, why = there if " " in mark.text else [], f"the store does not have all changes of seq:{seq}: {mark.text}"
+    for name in names:
+        found.table_of(name).events.append((seq, CHANGED, why))
 
 
 def _find_renamed(effect: Effect, wants: Wants) -> list[tuple[str, str]]:
@@ -206,7 +224,7 @@ def judge_table(state: SinkTable | None, changes: TableChanges, batch: SinkBatch
     for seq, what, why in changes.events:
         is_stopped = state.state == STOPPED
         if what == CHANGED and not is_stopped:
-            state = replace(state, state=PARTIAL, seq=seq, why=why)
+            state = replace(state, state=PARTIAL, begun=0, seq=seq, why=why)  # rows that are read already are of before
         elif what in (EMPTIED, MADE, BEGIN):
             if is_stopped or what == MADE:
                 state, anew, clear = replace(state, key=()), True, 0

@@ -14,6 +14,8 @@ from tests.commanded import run_here
 from tests.crash.explorer import Died
 from tests.sink_worlds import ORDERS, Model, SinkWorld, deleted, inserted, read, updated
 from tidemark.changes.bootstrap.state import BEGIN, END
+from tidemark.changes.capture.run import GAP
+from tidemark.changes.capture.transactions import UNPROVED
 from tidemark.changes.sinks.batches import Limits
 from tidemark.changes.sinks.deliver import Delivered, Request, read_sink_table
 from tidemark.changes.store.model import ABSENT, Column, Ddl, Kind, Mark, Rows, Shape
@@ -185,6 +187,32 @@ def test_a_transaction_over_several_blocks_is_the_last_of_its_batch(world: SinkW
     done = world.deliver()
     assert (state_of(done), done.rows, done.end) == ("whole", {"shop.orders": 500}, 2)
     assert [row[0] for row in rows_of(world)] == list(range(500))
+
+
+@pytest.mark.parametrize(
+    ("mark", "states"),
+    [
+        (Mark(UNPROVED, "shop.orders"), ["partial", "whole"]),
+        (Mark(UNPROVED, "shop.nobody"), ["whole", "whole"]),
+        (Mark(UNPROVED, "changes came as a statement: UPDATE x"), ["partial", "partial"]),
+        (Mark(GAP, "1"), ["partial", "partial"]),
+    ],
+)
+def test_a_table_is_not_whole_where_the_store_says_that_rows_were_lost(
+    world: SinkWorld, mark: Mark, states: list[str]
+) -> None:
+    world.bootstrap(read(1, "a", "1.00"))
+    world.append(Ddl("shop", "CREATE TABLE other (id INT PRIMARY KEY)"))
+    world.deliver()
+    world.append(mark, Mark(BEGIN, "shop.other"))
+    tables = world.deliver().tables
+    assert tables["shop.orders"].state == states[0]
+    assert "being read" in tables["shop.other"].why
+    world.append(mark, Mark(END, "shop.other"))  # lost while it is read: what was read may be of before
+    assert [state_of(world.deliver(), name) for name in ("shop.orders", "shop.other")] == states
+    world.bootstrap(read(1, "a", "1.00"))
+    world.bootstrap(table="shop.other")
+    assert {table.state for table in world.deliver().tables.values()} == {"whole"}
 
 
 def test_columns_are_added_widened_and_kept_when_dropped(world: SinkWorld) -> None:
