@@ -43,6 +43,12 @@ _PAIR = re.compile(rf"({_TABLE})\s+(?:WAIT\s+\d+\s+|NOWAIT\s+)?TO\s+({_TABLE})",
 _ALTER = re.compile(rf"ALTER\s+(?:ONLINE\s+|IGNORE\s+)*TABLE\s+{_EXISTS}(?P<table>{_TABLE})(?P<rest>.*)", _FLAGS)
 _ALTER_NAME = re.compile(rf"\bRENAME\s+(?!COLUMN\b|INDEX\b|KEY\b)(?:TO\s+|AS\s+|=\s*)?(?P<table>{_TABLE})", _FLAGS)
 _PARTITION = re.compile(r"\b(?:DROP|TRUNCATE|EXCHANGE|CONVERT|IMPORT)\s+(?:PARTITION|TABLE|TABLESPACE)\b", _FLAGS)
+_OTHER = re.compile(
+    rf"\b(?:EXCHANGE|CONVERT)\s+(?:PARTITION\s+{_NAME}\s+(?:WITH|TO)\s+)?TABLE\s+(?P<table>{_TABLE})", _FLAGS
+)
+_RENAME_COLUMN = re.compile(
+    rf"\b(?:RENAME\s+COLUMN|CHANGE(?:\s+COLUMN)?)\s+(?:IF\s+EXISTS\s+)?({_NAME})\s+(?:TO\s+)?({_NAME})", _FLAGS
+)
 _NO_COLUMN = "INDEX|KEY|UNIQUE|PRIMARY|CONSTRAINT|FOREIGN|FULLTEXT|SPATIAL|PARTITION|CHECK|PERIOD|SYSTEM"
 _ADD = re.compile(rf"\bADD\s+(?!(?:{_NO_COLUMN})\b)", _FLAGS)
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL)
@@ -70,8 +76,12 @@ def find_effects(database: str, sql: str) -> Iterator[Effect]:
 def _find_altered(table: tuple[str, str], rest: str, database: str) -> Iterator[Effect]:
     if _PARTITION.search(rest):
         yield Effect(CHANGED, *table, why="ALTER TABLE removed or brought in rows that the log does not name")
+        if other := _OTHER.search(rest):
+            yield Effect(CHANGED, *_split(other["table"], database), why="ALTER TABLE of another table took or gave its rows")
     elif _ADD.search(rest):
         yield Effect(CHANGED, *table, why="a column was added: rows from before have no value there until they change")
+    elif any(_unquote(one) != _unquote(other) for one, other in _RENAME_COLUMN.findall(rest)):
+        yield Effect(CHANGED, *table, why="a column was renamed: rows from before have no value there until they change")
     if renamed := _ALTER_NAME.search(rest):
         yield from _rename(table, _split(renamed["table"], database))
 
