@@ -55,7 +55,7 @@ class DeltaTables:
         """Bring tables to the end of a batch, and tell how they are. One whose rows do not fit is stopped, and the others go
         on."""
         if content.renames:
-            return self._rename_tables(batch, content.renames, known, effect)
+            return self._rename_tables(batch, content, known, effect)
         found = []
         for name, changes in sorted(content.tables.items()):
             state, window = judge_table(known.get(name), changes, batch)
@@ -66,11 +66,15 @@ class DeltaTables:
         return found
 
     def _rename_tables(
-        self, batch: SinkBatch, renames: Sequence[tuple[str, str]], known: Mapping[str, SinkTable], effect: Effect
+        self, batch: SinkBatch, content: Content, known: Mapping[str, SinkTable], effect: Effect
     ) -> list[SinkTable]:
-        """Give tables the rows of others, as these were before the batch: Delta tables keep their former versions."""
+        """Give tables the rows of others, as these were before the batch: Delta tables keep their former versions.
+
+        After a rewind to before this a former table has the rows that changed since, and no others. It is told by its state,
+        which is of this transaction or a later one. What it gave is not overwritten then, and stops.
+        """
         rows: dict[str, str] = {}  # by table, whose rows it gets; "": nobody's
-        for former, name in renames:
+        for former, name in content.renames:
             rows[name], rows[former] = rows.get(former, former), ""
         found = []
         for name, former in sorted(rows.items()):
@@ -81,8 +85,14 @@ class DeltaTables:
                 found.append(SinkTable(name, seq=batch.first))
             elif state is None:
                 found.append(SinkTable(name, STOPPED, seq=batch.first, why=why))
+            elif state.seq >= batch.first:
+                why = f"{name} was {former} before, and the sink was rewound to before that: it has not all rows of {former}"
+                found.append(SinkTable(name, STOPPED, seq=batch.first, why=why))
+                continue
             else:
-                found.append(replace(state, name=name, begun=0))
+                if former in content.tables:
+                    state, _ = judge_table(state, content.tables[former], batch)
+                found.append(replace(state, name=name, begun=0, seq=batch.first))
             effect(f"before {name}")
             place = self.root / self._folder_of(name)
             with self._errors_named(place):

@@ -354,6 +354,35 @@ def test_two_tables_that_change_names_and_a_death_at_any_effect(tmp_path: Path) 
         assert state_of(done) == state_of(done, "shop.other") == "whole"
 
 
+@pytest.mark.parametrize("names", ["orders TO b", "orders TO t, b TO orders, t TO b"])
+def test_a_rewind_to_before_a_table_was_renamed_takes_no_rows_for_all(world: SinkWorld, names: str) -> None:
+    b = shaped(*ORDERS.columns, table="b")
+    world.append(Ddl("shop", "CREATE TABLE b (id BIGINT PRIMARY KEY)"))
+    world.bootstrap(read(1, "a", "1.00"), read(2, "b", "2.00"))
+    world.append([updated((2, "b", "2.00"), (2, "c", "3.00"))], Ddl("shop", f"RENAME TABLE {names}"))
+    world.append(Rows.of(b, [updated((1, "a", "1.00"), (1, "x", "1.00"))]))
+    now = [(1, "x", Decimal("1.00")), (2, "c", Decimal("3.00"))]
+    assert state_of(world.deliver(), "shop.b") == "whole"
+    assert rows_of(world, "shop.b") == now
+    assert world.run("rewind", "lake", "--to", "seq:5", "--yes").code == 0
+    done = world.deliver()
+    assert state_of(done, "shop.b") == "stopped"
+    assert "the sink was rewound to before that" in done.tables["shop.b"].why
+    assert world.run("rewind", "lake", "--to", "seq:1", "--yes").code == 0  # all of it comes again
+    world.deliver()
+    assert world.run("rewind", "lake", "--to", "seq:1", "--yes").code == 0
+    world.bootstrap(table="shop.orders")
+    world.append(Mark(BEGIN, "shop.b"), Rows.of(b, [read(1, "x", "1.00"), read(2, "c", "3.00")]), Mark(END, "shop.b"))
+    assert state_of(world.deliver(), "shop.b") == "whole"
+    assert rows_of(world, "shop.b") == now
+
+
+def test_a_column_is_added_and_the_table_renamed_at_once(world: SinkWorld) -> None:
+    world.bootstrap(read(1, "a", "1.00"))
+    world.append(Ddl("shop", "ALTER TABLE orders ADD n INT DEFAULT 5, RENAME TO b"))
+    assert "a column was added" in world.deliver().tables["shop.b"].why
+
+
 def test_a_table_that_comes_from_outside_stops(tmp_path: Path) -> None:
     world = SinkWorld(tmp_path, "delta", 'tables = ["shop.*"]\n')
     world.append(Ddl("shop", "RENAME TABLE staging.orders TO shop.orders"), [inserted(2, "b", "2.00")])
