@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tidemark.app import App
+from tidemark.changes.binlog.gtid_sets import contains_gtid
+from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.delivery import points, tasks
 from tidemark.changes.delivery.export import Wants, choose_tables
-from tidemark.changes.delivery.storage_points import locate, point_at
+from tidemark.changes.delivery.storage_points import Start, locate, point_at
 from tidemark.changes.delivery.tasks import Wanted
 from tidemark.changes.sinks.batches import Content, Limits, find_batch_end, read_content
 from tidemark.changes.sinks.show import sink_settings_of
@@ -211,13 +213,26 @@ def _find_first(sink: Sink, there: Mapping[int, StoragePoint]) -> int:
     for shard, point in there.items():
         start = locate(sink.source.disk, point, f"sink {sink.name}")
         starts[shard] = start.seq
-        if point.change_id and (start.seq != point.seq or start.known):
+        if point.change_id and (start.seq != point.seq or _has_known_behind(sink, start)):
             raise PermanentError(
                 f"sink {sink.name} was made from another store of {sink.source.name}: transactions have other numbers there",
                 hint="give the source the former store, or begin a sink of another name and target",
                 subject=sink.name,
             )
     return min(starts.values())
+
+
+def _has_known_behind(sink: Sink, start: Start) -> bool:
+    """Whether a transaction that is done stands behind a place. A set may also have some that stand nowhere: from before the
+    store begins, of which the places within its first block do not tell, or that the server purged."""
+    known, reader = parse_gtids(start.known), Reader(sink.source.disk)
+    for stretch in reader.read_stretches(start.seq) if known is not None else ():
+        before = parse_gtids(stretch.gtids)
+        if type(before) is type(known) and before >= known:  # type: ignore[operator]
+            break
+        if any(contains_gtid(known, piece.transaction.gtid) for piece in stretch.pieces if piece.seq >= start.seq):
+            return True
+    return False
 
 
 def _write(sink: Sink, lease: Lease, planned: tuple[SinkBatch, Content], effect: Callable[[str], None]) -> None:

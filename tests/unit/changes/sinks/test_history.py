@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.crash.explorer import Died
-from tests.sink_worlds import ORDERS, Model, SinkWorld, deleted, inserted, updated
+from tests.sink_worlds import LIMITS, ORDERS, SERVER, START, Model, SinkWorld, deleted, inserted, updated
 from tidemark.changes.delivery.stream import Options, Stream
 from tidemark.changes.delivery.tasks import find_task
 from tidemark.changes.sinks.batches import Limits
 from tidemark.changes.sinks.deliver import Request, deliver_sink
-from tidemark.changes.store.model import ABSENT, Rows
+from tidemark.changes.store.model import ABSENT, BinlogInfo, Rows, Transaction
+from tidemark.changes.store.write import Writer
 from tidemark.ledger.leases import Leases
 
 SMALL = Limits(rows=40)
@@ -168,3 +170,18 @@ def test_points_that_a_member_of_its_task_moved_have_no_rows_left_out(world: Sin
 
 def test_a_name_that_is_no_sink(world: SinkWorld) -> None:
     world.run("deliver", "lak").refused(3, "the settings have: lake")
+
+
+def test_a_store_that_begins_behind_purged_logs_is_the_same_one_once_its_first_block_is_closed(world: SinkWorld) -> None:
+    def fill(first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            info = BinlogInfo(1, 7, 1, 1000 * number, SERVER.bytes, 500 + number, 0, START + number)
+            one = Transaction(info, f"{SERVER}:{500 + number}", 500 + number, (Rows.of(ORDERS, [inserted(number, "a", "1.00")]),))
+            writer.append(one, f"{SERVER}:1-{500 + number}")
+        writer.sync()
+
+    with Writer(world.disk, 1, replace(LIMITS, group_seconds=0)) as writer:
+        fill(1, 3)
+        assert world.deliver().end == 4
+        fill(4, 5)
+    assert world.deliver().end == 6
