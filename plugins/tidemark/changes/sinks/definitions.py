@@ -51,12 +51,14 @@ _RENAME_COLUMN = re.compile(
 )
 _NO_COLUMN = "INDEX|KEY|UNIQUE|PRIMARY|CONSTRAINT|FOREIGN|FULLTEXT|SPATIAL|PARTITION|CHECK|PERIOD|SYSTEM"
 _ADD = re.compile(rf"\bADD\s+(?!(?:{_NO_COLUMN})\b)", _FLAGS)
+_COMMENT = re.compile(r"""('(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`)|/\*(?!M?!).*?\*/""", re.DOTALL)
+"""A quoted text, which stays, or a comment."""
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL)
 
 
 def find_effects(database: str, sql: str) -> Iterator[Effect]:
     """What a statement does to tables beyond what rows of the log say. `database`: of names that have none."""
-    text = sql[skip_comments(sql) :]
+    text = _COMMENT.sub(lambda found: found[1] or " ", sql[skip_comments(sql) :])
     if found := _TRUNCATE.match(text):
         yield Effect(EMPTIED, *_split(found["table"], database))
     elif found := _DROP.match(text):
