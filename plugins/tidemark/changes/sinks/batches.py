@@ -19,7 +19,7 @@ from tidemark.changes.capture.run import GAP
 from tidemark.changes.capture.transactions import UNPROVED
 from tidemark.changes.delivery.blocks import read_shard
 from tidemark.changes.delivery.shards import Sharding, ShardPiece
-from tidemark.changes.sinks.definitions import ALL, CHANGED, EMPTIED, MADE, RENAMED, Effect, find_effects
+from tidemark.changes.sinks.definitions import ALL, CHANGED, COLUMNS, EMPTIED, MADE, RENAMED, Effect, find_effects
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Rows, Shape
 from tidemark.changes.store.read import Reader
@@ -223,7 +223,9 @@ def judge_table(state: SinkTable | None, changes: TableChanges, batch: SinkBatch
         low = batch.end
     for seq, what, why in changes.events:
         is_stopped = state.state == STOPPED
-        if what == CHANGED and not is_stopped:
+        if what == COLUMNS and state.state == WHOLE and not state.key and not _has_rows(changes, low, seq):
+            continue  # as tools do that change a large table on-line: of a table without a row
+        if what in (CHANGED, COLUMNS) and not is_stopped:
             state = replace(state, state=PARTIAL, begun=0, seq=seq, why=why)  # rows that are read already are of before
         elif what in (EMPTIED, MADE, BEGIN):
             if is_stopped or what == MADE:
@@ -239,6 +241,10 @@ def judge_table(state: SinkTable | None, changes: TableChanges, batch: SinkBatch
             clear, low = max(clear, state.begun), max(low, state.begun)
             state = replace(state, state=WHOLE, begun=0, seq=seq, why="")
     return state, Window(low, clear, anew)
+
+
+def _has_rows(changes: TableChanges, low: int, end: int) -> bool:
+    return any(low <= number < end for run in changes.runs for number in run.numbers)
 
 
 def cut_run(run: Run, window: Window) -> tuple[Any, Numbers]:

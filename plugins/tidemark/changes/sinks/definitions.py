@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tidemark.changes.capture.statements import skip_comments
 
-EMPTIED, MADE, RENAMED, CHANGED = "emptied", "made", "renamed", "changed"
+EMPTIED, MADE, RENAMED, CHANGED, COLUMNS = "emptied", "made", "renamed", "changed", "columns"
 ALL = ""
 """In the place of a table's name: every table of the database."""
 
@@ -21,7 +21,7 @@ ALL = ""
 class Effect:
     """What became of a table. `emptied`: its rows are gone. `made`: it is gone, or new, so it has no rows and may have other
     columns. `renamed`: it has the rows of `former`, which has none then. `changed`: some rows are not as the log told them,
-    `why` says it."""
+    `why` says it. `columns`: likewise, of rows that there are."""
 
     what: str
     database: str
@@ -81,9 +81,9 @@ def _find_altered(table: tuple[str, str], rest: str, database: str) -> Iterator[
         if other := _OTHER.search(rest):
             yield Effect(CHANGED, *_split(other["table"], database), why="ALTER TABLE of another table took or gave its rows")
     elif _ADD.search(rest):
-        yield Effect(CHANGED, *table, why="a column was added: rows from before have no value there until they change")
+        yield Effect(COLUMNS, *table, why="a column was added: rows from before have no value there until they change")
     elif any(_unquote(one) != _unquote(other) for one, other in _RENAME_COLUMN.findall(rest)):
-        yield Effect(CHANGED, *table, why="a column was renamed: rows from before have no value there until they change")
+        yield Effect(COLUMNS, *table, why="a column was renamed: rows from before have no value there until they change")
     if renamed := _ALTER_NAME.search(rest):
         yield from _rename(table, _split(renamed["table"], database))
 

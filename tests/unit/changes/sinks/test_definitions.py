@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.changes.sinks.definitions import ALL, CHANGED, EMPTIED, MADE, RENAMED, find_effects
+from tidemark.changes.sinks.definitions import ALL, CHANGED, COLUMNS, EMPTIED, MADE, RENAMED, find_effects
 
 EFFECTS = {
     "TRUNCATE TABLE orders": [(EMPTIED, "shop", "orders")],
@@ -21,15 +21,15 @@ EFFECTS = {
     "CREATE TABLE IF NOT EXISTS orders (id INT)": [],
     "RENAME TABLE a TO b, x.c TO d": [(RENAMED, "shop", "b"), (RENAMED, "shop", "d")],
     "ALTER TABLE a RENAME TO b": [(RENAMED, "shop", "b")],
-    "ALTER TABLE a RENAME COLUMN x TO y": [(CHANGED, "shop", "a")],
-    "ALTER TABLE a CHANGE x y BIGINT NOT NULL": [(CHANGED, "shop", "a")],
-    "alter table a engine=innodb, change column `x` `y` INT": [(CHANGED, "shop", "a")],
+    "ALTER TABLE a RENAME COLUMN x TO y": [(COLUMNS, "shop", "a")],
+    "ALTER TABLE a CHANGE x y BIGINT NOT NULL": [(COLUMNS, "shop", "a")],
+    "alter table a engine=innodb, change column `x` `y` INT": [(COLUMNS, "shop", "a")],
     "ALTER TABLE a CHANGE `x` x BIGINT": [],
     "ALTER TABLE a RENAME INDEX x TO y": [],
     "ALTER TABLE a EXCHANGE PARTITION p0 WITH TABLE b": [(CHANGED, "shop", "a"), (CHANGED, "shop", "b")],
     "ALTER TABLE a CONVERT PARTITION p0 TO TABLE x.b": [(CHANGED, "shop", "a"), (CHANGED, "x", "b")],
-    "ALTER TABLE a ADD COLUMN x INT DEFAULT 5": [(CHANGED, "shop", "a")],
-    "ALTER TABLE a ADD x INT": [(CHANGED, "shop", "a")],
+    "ALTER TABLE a ADD COLUMN x INT DEFAULT 5": [(COLUMNS, "shop", "a")],
+    "ALTER TABLE a ADD x INT": [(COLUMNS, "shop", "a")],
     "ALTER TABLE a ADD INDEX (x), ADD UNIQUE KEY (y)": [],
     "ALTER TABLE a COMMENT 'ADD x; DROP PARTITION p'": [],
     "ALTER TABLE a DROP PARTITION p0": [(CHANGED, "shop", "a")],

@@ -333,6 +333,19 @@ def test_tables_are_renamed(world: SinkWorld) -> None:
     assert {table.state for table in done.tables.values()} == {"whole"}
 
 
+def test_a_column_that_is_added_before_the_first_row_has_no_row_without_it(world: SinkWorld) -> None:
+    wide = shaped(*ORDERS.columns, Column("n", Kind.INT64, "int"))
+    add = Ddl("shop", "ALTER TABLE orders ADD n INT DEFAULT 5")
+    world.append(Ddl("shop", "CREATE TABLE orders LIKE old"), add)
+    assert state_of(world.deliver()) == "whole"
+    world.append(Rows.of(wide, [inserted(1, "a", "1.00", 5)]))
+    assert state_of(world.deliver()) == "whole"
+    world.append(add)
+    assert state_of(world.deliver()) == "partial"
+    world.append(Ddl("shop", "CREATE OR REPLACE TABLE orders LIKE old"), [inserted(1, "a", "1.00")], add)
+    assert state_of(world.deliver()) == "partial"
+
+
 def test_two_tables_that_change_names_and_a_death_at_any_effect(tmp_path: Path) -> None:
     def make(name: str) -> SinkWorld:
         world = SinkWorld(tmp_path / name, "delta")
