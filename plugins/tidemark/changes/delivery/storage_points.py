@@ -327,6 +327,8 @@ def read_point_fields(found: Any) -> StoragePoint:
         raise TypeError("fields of other types")
     if not (0 <= point.event_index < 1 << 63 and 1 <= point.seq < 1 << 62 and 0 <= point.change_id < 1 << 31):
         raise ValueError("fields out of range")
+    if not 0 <= point.version_ts < 1 << 62 or any(abs(getattr(point, name)) >= 1 << 63 for name in numbers):
+        raise ValueError("fields out of range")  # of a ledger
     UUID(point.uuid)
     return point
 

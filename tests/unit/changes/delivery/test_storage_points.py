@@ -9,12 +9,13 @@ import pytest
 
 from tests.delivery_worlds import LIMITS, SERVER, World, fill_store, gtids_at, make_transaction
 from tidemark.changes.delivery.batches import Batch
-from tidemark.changes.delivery.storage_points import add_gtids, locate, point_at
+from tidemark.changes.delivery.storage_points import add_gtids, locate, point_at, point_fields, read_point_fields
 from tidemark.changes.delivery.stream import Options
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.write import Writer
 from tidemark.errors import PermanentError
+from tidemark.ledger.delivery import StoragePoint
 
 
 def store_of(folder: Path, order: list[int], change_id: int) -> Disk:
@@ -87,3 +88,11 @@ def test_sets_of_both_kinds_grow() -> None:
     assert add_gtids("", ["", ""]) == ""
     assert add_gtids(f"{SERVER}:1-3", ["", f"{SERVER}:4", f"{SERVER}:6"]) == f"{SERVER}:1-4:6"
     assert add_gtids("0-1-5,1-1-7", ["0-1-6", "1-2-8", "0-2-7"]) == "0-2-7,1-2-8"
+
+
+def test_fields_that_no_ledger_holds_are_no_point() -> None:
+    fields = point_fields(StoragePoint(version_ts=7))
+    assert read_point_fields(fields) == StoragePoint(version_ts=7)
+    for name, value in [("versionTs", -1), ("versionTs", 1 << 62), ("transactionId", 10**30), ("binlogOffset", -(1 << 63))]:
+        with pytest.raises(ValueError, match="range"):
+            read_point_fields({**fields, name: value})
