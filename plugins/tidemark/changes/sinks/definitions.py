@@ -79,7 +79,9 @@ def _find_altered(table: tuple[str, str], rest: str, database: str) -> Iterator[
     if _PARTITION.search(rest):
         yield Effect(CHANGED, *table, why="ALTER TABLE removed or brought in rows that the log does not name")
         if other := _OTHER.search(rest):
-            yield Effect(CHANGED, *_split(other["table"], database), why="ALTER TABLE of another table took or gave its rows")
+            yield Effect(
+                CHANGED, *_split(other["table"], database), why="ALTER TABLE of another table took or gave its rows"
+            )
     elif _ADD.search(rest):
         yield Effect(COLUMNS, *table, why="a column was added: rows from before have no value there until they change")
     elif any(_unquote(one) != _unquote(other) for one, other in _RENAME_COLUMN.findall(rest)):

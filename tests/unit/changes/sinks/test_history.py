@@ -176,7 +176,9 @@ def test_a_store_that_begins_behind_purged_logs_is_the_same_one_once_its_first_b
     def fill(first: int, last: int) -> None:
         for number in range(first, last + 1):
             info = BinlogInfo(1, 7, 1, 1000 * number, SERVER.bytes, 500 + number, 0, START + number)
-            one = Transaction(info, f"{SERVER}:{500 + number}", 500 + number, (Rows.of(ORDERS, [inserted(number, "a", "1.00")]),))
+            one = Transaction(
+                info, f"{SERVER}:{500 + number}", 500 + number, (Rows.of(ORDERS, [inserted(number, "a", "1.00")]),)
+            )
             writer.append(one, f"{SERVER}:1-{500 + number}")
         writer.sync()
 
