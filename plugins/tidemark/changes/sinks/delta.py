@@ -96,8 +96,11 @@ class DeltaTables:
             effect(f"before {name}")
             place = self.root / self._folder_of(name)
             with self._errors_named(place):
-                if self._number_of(self._open(place)) < batch.number:
+                table = self._open(place)
+                if self._number_of(table) < batch.number:
                     self._copy_table(place, former if state is not None else "", batch.number)
+                else:
+                    self._make_durable(place, table)
             # CRASH WINDOW: some tables are renamed: the others get the rows that the former ones had before the batch.
             effect(f"after {name}")
         return found

@@ -204,6 +204,8 @@ def _cast(array: Any, type_: Any, name: str) -> Any:
     if array.type == type_:
         return array
     try:
+        if pa.types.is_uint64(array.type) and pa.types.is_decimal(type_):
+            array = pc.cast(array, pa.decimal128(_LONG_DIGITS + 1, 0))  # Arrow asks for room for any value of 64 bits
         return pc.cast(array, type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
         raise MisfitError(f"a value of column {name} does not fit {type_}: {wrong}") from wrong

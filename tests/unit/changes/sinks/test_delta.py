@@ -230,6 +230,15 @@ def test_columns_are_added_widened_and_kept_when_dropped(world: SinkWorld) -> No
     assert [row[0] for row in rows_of(world)] == [1, 2, 2**64 - 1]
 
 
+def test_a_column_without_sign_becomes_a_decimal_within_a_batch(world: SinkWorld) -> None:
+    whole = shaped(ID, NAME, Column("paid", Kind.UINT64, "int unsigned"))
+    world.bootstrap()
+    world.append(Rows.of(whole, [inserted(1, "a", 2**32 - 1)]), [inserted(2, "b", "1.25")])
+    done = world.deliver()
+    assert state_of(done) == "whole", done.tables
+    assert [row[2] for row in rows_of(world)] == [Decimal("4294967295.00"), Decimal("1.25")]
+
+
 def test_a_type_that_does_not_fit_stops_its_table_alone(world: SinkWorld) -> None:
     other = shaped(ID, table="other")
     world.bootstrap(read(1, "a", "1.00"))
