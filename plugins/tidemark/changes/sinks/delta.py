@@ -58,12 +58,26 @@ class DeltaTables:
             return self._rename_tables(batch, content, known, effect)
         found = []
         for name, changes in sorted(content.tables.items()):
-            state, window = judge_table(known.get(name), changes, batch)
+            judged = judge_table(known.get(name), changes, batch)
             try:
-                found.append(self._write_table(batch, changes, (state, window), effect))
+                found.append(self._write_table(batch, changes, judged, effect))
             except MisfitError as misfit:
-                found.append(replace(state, state=STOPPED, seq=batch.first, why=f"{name}: {misfit}", begun=0))
+                found.append(self._write_behind(batch, changes, (judged[0], misfit), effect))
         return found
+
+    def _write_behind(
+        self, batch: SinkBatch, changes: TableChanges, failed: tuple[SinkTable, MisfitError], effect: Effect
+    ) -> SinkTable:
+        """A table with rows that do not fit: it is stopped, unless a reading that begins behind them makes it anew."""
+        state, misfit = failed
+        stopped = replace(state, state=STOPPED, seq=batch.first, why=f"{changes.name}: {misfit}", begun=0)
+        judged = judge_table(stopped, changes, batch)
+        if judged[0].state == STOPPED:
+            return stopped
+        try:
+            return self._write_table(batch, changes, judged, effect)
+        except MisfitError as again:
+            return replace(stopped, why=f"{changes.name}: {again}")
 
     def _rename_tables(
         self, batch: SinkBatch, content: Content, known: Mapping[str, SinkTable], effect: Effect

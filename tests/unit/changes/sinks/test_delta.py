@@ -230,6 +230,18 @@ def test_columns_are_added_widened_and_kept_when_dropped(world: SinkWorld) -> No
     assert [row[0] for row in rows_of(world)] == [1, 2, 2**64 - 1]
 
 
+def test_a_reading_that_begins_behind_what_does_not_fit_in_one_batch(world: SinkWorld) -> None:
+    world.bootstrap(read(1, "a", "1.00"), read(3, "c", "3.00"))
+    world.deliver()
+    world.append([updated((1, "a", "1.00"), (1, "b", ABSENT))], Mark(BEGIN, "shop.orders"), [read(1, "b", "1.00")])
+    assert state_of(world.deliver()) == "partial"
+    world.append([read(2, "n", "2.00")], Mark(END, "shop.orders"))
+    assert state_of(world.deliver()) == "whole"
+    assert [row[:2] for row in rows_of(world)] == [(1, "b"), (2, "n")]
+    world.append(Mark(BEGIN, "shop.orders"), [updated((1, "b", "1.00"), (1, "c", ABSENT))])
+    assert state_of(world.deliver()) == "stopped"
+
+
 def test_a_column_without_sign_becomes_a_decimal_within_a_batch(world: SinkWorld) -> None:
     whole = shaped(ID, NAME, Column("paid", Kind.UINT64, "int unsigned"))
     world.bootstrap()
