@@ -24,6 +24,7 @@ from tidemark.changes.delivery.batches import Batch
 from tidemark.changes.delivery.http.app import Server
 from tidemark.changes.delivery.http.client.member import ReaderStream
 from tidemark.changes.delivery.http.client.readers import Address
+from tidemark.changes.delivery.http.feed import Watch
 from tidemark.changes.delivery.http.tokens import Tokens
 from tidemark.changes.delivery.storage_points import add_gtids
 from tidemark.changes.delivery.stream import Options
@@ -117,7 +118,7 @@ class RunningReader:
 
     def start(self) -> None:
         leases = Leases(self.ledger, this_process())
-        server = Server({"orders": self.disk}, Tokens(self.folder / "tokens"), leases)
+        server = Server({"orders": Watch(self.disk, 0)}, Tokens(self.folder / "tokens"), leases)
         app: ASGIApp = server.make_app() if self.alter is None else _Altering(server.make_app(), self)
         config = uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off", ws="none")
         running = uvicorn.Server(config)
