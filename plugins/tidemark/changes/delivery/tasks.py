@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sqlalchemy.engine import Connection
+
 from tidemark.changes.delivery.blocks import DiskStretches, Key, Walk
 from tidemark.changes.delivery.members import lease_prefix, read_seen
 from tidemark.changes.delivery.points import find_point, number_of_point
@@ -29,6 +31,7 @@ from tidemark.ledger.delivery import (
     TaskRow,
     create_task,
     list_tasks,
+    read_batch,
     read_points,
     read_task,
     replace_points,
@@ -56,8 +59,9 @@ class Wanted:
     start: str = "earliest"
 
 
-def open_task(ledger: Ledger, disk: Disk, wanted: Wanted, now: float) -> TaskRow:
-    """The task of that name; begun where `start` says, if there is none. UsageError where it is another one."""
+def open_task(ledger: Ledger, disk: Disk, wanted: Wanted, now: float, *, of_sink: bool = False) -> TaskRow:
+    """The task of that name; begun where `start` says, if there is none. UsageError where it is another one, or a sink's and
+    not asked for by the sink (`of_sink`)."""
     if not _NAME.fullmatch(wanted.name):
         raise UsageError(f"{wanted.name!r} is no name of a task: letters, digits, `_`, `.` and `-`", subject=wanted.name)
     if wanted.tables is not None and not wanted.tables:
@@ -66,6 +70,8 @@ def open_task(ledger: Ledger, disk: Disk, wanted: Wanted, now: float) -> TaskRow
         )
     with ledger.read() as connection:
         found = read_task(connection, wanted.name)
+        if not of_sink:
+            require_no_sink(connection, wanted.name)
     if found is None:
         version = int(now * 1000)
         task = TaskRow(
@@ -84,6 +90,16 @@ def open_task(ledger: Ledger, disk: Disk, wanted: Wanted, now: float) -> TaskRow
             found = create_task(connection, task, dict.fromkeys(range(task.shards), point))
     check_same(found, wanted)
     return found
+
+
+def require_no_sink(connection: Connection, name: str) -> None:
+    """Raise UsageError where a task is that of a sink: what anybody else said is done would never come to its tables."""
+    if read_batch(connection, name) is not None:
+        raise UsageError(
+            f"task {name} is that of a sink: it alone takes its changes",
+            hint="another consumer is another task: another name",
+            subject=name,
+        )
 
 
 def _first_point(reader: Reader, start: str, version: int) -> StoragePoint:

@@ -174,7 +174,7 @@ def _open_task(sink: Sink) -> None:
     )
     if there is None:
         wanted = replace(wanted, shards=settings.shards)
-    tasks.open_task(sink.app.ledger, sink.source.disk, wanted, sink.app.clock())
+    tasks.open_task(sink.app.ledger, sink.source.disk, wanted, sink.app.clock(), of_sink=True)
 
 
 def _plan(sink: Sink, lease: Lease, bounds: tuple[Reader, int, Limits], highest: int) -> tuple[SinkBatch, Content] | None:

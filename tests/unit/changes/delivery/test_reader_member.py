@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tidemark.errors import (
     UnreachableError,
     UsageError,
 )
+from tidemark.ledger.delivery import SinkBatch, write_batch
 
 LAST = 40
 EVERY = [(seq, row) for seq in range(1, LAST + 1) for row in range(3)]
@@ -306,3 +308,17 @@ def test_forged_points_are_refused_and_move_nothing(reader: RunningReader) -> No
         call.ask("/v1/hold", {"taskName": "billing", "member": "a@1/b"})
     assert reader.points() == before
     call.close()
+
+
+def test_the_task_of_a_sink_is_no_consumers(reader: RunningReader) -> None:
+    """What a consumer said is done would never come to the sink's tables."""
+    with suppress(TidemarkError), join([reader]) as stream:
+        assert stream.next_batch() is not None
+        with reader.ledger.write() as connection:
+            write_batch(connection, "billing", SinkBatch(1, 1, 2, stream.task.version_ts))
+        before = reader.points()
+        for batch in stream:
+            batch.done()
+    assert reader.points() == before
+    with pytest.raises(PermanentError, match="task billing is that of a sink: it alone takes its changes"):
+        read_all(reader)

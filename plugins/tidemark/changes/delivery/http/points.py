@@ -37,7 +37,15 @@ from tidemark.changes.delivery.members import (
 )
 from tidemark.changes.delivery.storage_points import Place, furthest_point, locate, point_fields, settle_point
 from tidemark.changes.delivery.stream import LEASE_SECONDS
-from tidemark.changes.delivery.tasks import Change, apply_change, check_same, find_task, open_task, plan_rewind
+from tidemark.changes.delivery.tasks import (
+    Change,
+    apply_change,
+    check_same,
+    find_task,
+    open_task,
+    plan_rewind,
+    require_no_sink,
+)
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Rows
 from tidemark.changes.store.read import Reader
@@ -84,6 +92,7 @@ class TaskPoints:
         version: the task was rewound, or divided anew, there."""
         wanted, ledger = asked.wanted, self.leases.ledger
         with ledger.read() as connection:
+            require_no_sink(connection, wanted.name)
             found = read_task(connection, wanted.name)
         if found is None and not (asked.points or wanted.start):
             return {}
@@ -150,6 +159,7 @@ class TaskPoints:
         task = read_task(connection, asked.task)
         if task is None:
             raise NotFoundError(f"no task named {asked.task!r} has begun", subject=asked.task)
+        require_no_sink(connection, task.name)
         rows = self.leases.list_named(connection, lease_prefix(task.name))
         own = [row for row in rows if row.holder.partition("@")[0] == asked.member]
         member = next((row for row in own if "/member-" in row.name), None)
@@ -198,6 +208,7 @@ class TaskPoints:
         points = {shard: settle_point(disk, point, what, STORE) for shard, point in asked.points.items()}
         refused: dict[str, str] = {}
         with self.leases.ledger.write() as connection:
+            require_no_sink(connection, task.name)
             rows = self.leases.list_named(connection, lease_prefix(task.name))
             held = read_seen("", task.shards, task.generation, rows).held
             before = read_points(connection, task.name)
@@ -231,6 +242,7 @@ class TaskPoints:
         task = self.find(asked.task)
         point = _point_behind(Reader(disk), asked)
         with self.leases.ledger.write() as connection:
+            require_no_sink(connection, task.name)
             rows = self.leases.list_named(connection, lease_prefix(task.name))
             if asked.shard in read_seen("", task.shards, task.generation, rows).held:
                 raise LeaseHeldError(f"a member of task {task.name} holds shard {asked.shard}", subject=task.name)
