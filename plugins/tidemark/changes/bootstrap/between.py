@@ -16,7 +16,7 @@ from tidemark.changes.binlog.gtid_sets import MysqlGtidSet
 from tidemark.changes.bootstrap.chunks import Chunk
 from tidemark.changes.capture.transactions import UNPROVED
 from tidemark.changes.store.disk import Disk
-from tidemark.changes.store.model import ABSENT, Ddl, Mark, Record, Rows
+from tidemark.changes.store.model import ABSENT, Ddl, Mark, Record, Rows, Shape
 from tidemark.changes.store.read import Reader, at_first_outside
 
 Key = tuple[Any, ...]
@@ -28,17 +28,17 @@ def leave_out(disk: Disk, chunk: Chunk) -> Chunk | None:
     if chunk.seen is None:
         return chunk
     reader = Reader(disk)
-    changed = _find_changed(reader, chunk, chunk.seen)
+    changed = find_changed(reader, chunk.table.shape, chunk.table.key, chunk.seen)
     if not changed:
         return chunk if changed is not None else None
     left = [_without(rows, chunk.table.key, changed) for rows in chunk.records]
     return replace(chunk, records=left, rows=sum(rows.count for rows in left))
 
 
-def _find_changed(reader: Reader, chunk: Chunk, seen: MysqlGtidSet) -> set[Key] | None:
-    """The keys in between. None: a definition may have changed, a row is not told wholly, or the table has no key."""
+def find_changed(reader: Reader, shape: Shape, key: Sequence[int], seen: MysqlGtidSet) -> set[Key] | None:
+    """The keys of a table in between; `key`: the positions of its columns. None: a definition may have changed, a row is not
+    told wholly, or the table has no key."""
     found: set[Key] = set()
-    shape, key = chunk.table.shape, chunk.table.key
     for record in _read_between(reader, seen):
         if isinstance(record, Ddl) or (isinstance(record, Mark) and record.word == UNPROVED):
             return None

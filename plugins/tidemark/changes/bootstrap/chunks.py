@@ -9,7 +9,7 @@ of its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from tidemark.changes.connection.facts import status_question
 from tidemark.changes.connection.login import Server
 from tidemark.changes.connection.model import FilePosition
 from tidemark.changes.store.model import Rows
-from tidemark.errors import PermanentError
+from tidemark.errors import PermanentError, RetryableError
 
 if TYPE_CHECKING:
     from tidemark.changes.connection.results import Values
@@ -36,6 +36,8 @@ _SESSION = (
 )
 _DEFINITION_CHANGED = "(1412)"
 _TRIES = 5
+_SORTED_BYTES = 16_384
+"""More than a key has in UTF-8; servers order by the first 1024 bytes unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class Tables:
             is_locked = not (self._has_snapshots and self.there[name].has_snapshot)
             with _lock(self.server, self.there[name]) if is_locked else self._open_snapshot(self.server) as opened:
                 try:
-                    table = self._look_at(name)
+                    table = self.look_at(name)
                 except PermanentError as changed:  # behind the snapshot
                     if left and _DEFINITION_CHANGED in changed.message:
                         continue
@@ -92,7 +94,47 @@ class Tables:
             yield chunk  # the table is free for changes of its definition
             return
 
-    def _look_at(self, name: str) -> ReadTable:
+    @contextmanager
+    def open_snapshot(self) -> Iterator[tuple[FilePosition, MysqlGtidSet | None]]:
+        """A consistent snapshot of all tables: the place of the log behind it, and transactions that it has for certain (as
+        in `Chunk`). PermanentError: the server has none whose place is known."""
+        if not self._has_snapshots:
+            raise PermanentError(
+                f"{self.server.name} has no GTIDs: where a snapshot stands in its log is not known", subject=self.server.name
+            )
+        self.server.ask(f"SET SESSION max_sort_length = {_SORTED_BYTES}")
+        with self._open_snapshot(self.server) as opened:
+            if isinstance(opened, MysqlGtidSet):
+                yield _ask_end(self.server), opened
+            else:
+                yield opened, None
+
+    @contextmanager
+    def open_table(self, name: str) -> Iterator[ReadTable]:
+        """A table as an open snapshot has it. Behind this, its definition may change again.
+
+        RetryableError: it changed behind the snapshot. PermanentError: the table cannot be read.
+        """
+        if not self.there[name].has_snapshot:
+            raise PermanentError(f"{name} is not read: its engine has no snapshots", subject=name)
+        self.server.ask("SAVEPOINT table_begins")
+        try:
+            table = self.look_at(name)
+        except PermanentError as refused:
+            if _DEFINITION_CHANGED in refused.message:
+                raise RetryableError(f"{name} was defined anew behind the snapshot", hint="run it again") from refused
+            raise
+        yield table
+        self.server.ask("ROLLBACK TO SAVEPOINT table_begins")  # which lets its definition go
+
+    def read_sorted(self, table: ReadTable, key: Sequence[str], numbers: Collection[str]) -> Iterator[Rows]:
+        """All rows of a table, as `ReadTable.select_sorted` orders them."""
+        from tidemark.changes.connection.results import ask_values
+
+        return _convert(table, ask_values(self.server, table.select_sorted(key, numbers)))
+
+    def look_at(self, name: str) -> ReadTable:
+        """A table of the catalog. Its definition stays until the transaction ends."""
         self.server.ask(f"SELECT 1 FROM {self.there[name].quoted} LIMIT 1")  # now its definition stays
         return read_table(self.server, self.there[name], self._charsets)
 

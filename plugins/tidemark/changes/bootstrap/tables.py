@@ -7,7 +7,7 @@ Texts come as they are stored (`character_set_results` is NULL), and are decoded
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +102,22 @@ class ReadTable:
             literals = [self.columns[number].write_literal(value) for number, value in zip(self.key, after, strict=True)]
             question += f" WHERE {_compare(names, literals)}"
         return f"{question} ORDER BY {', '.join(names)} LIMIT {limit}"
+
+    def select_sorted(self, key: Sequence[str], numbers: Collection[str]) -> str:
+        """The question for all rows in an order that is the same everywhere: by the columns `key`, `numbers` among them by
+        value, others by the bytes of what is read, texts in UTF-8."""
+        there = {one.column.name: one for one in self.columns}
+        terms = [quote_name(name) if name in numbers else _as_bytes(there[name]) for name in key]
+        is_indexed = [self.columns[number].column.name for number in self.key] == [*key] and set(key) <= set(numbers)
+        index = f" FORCE INDEX ({quote_name(self.index)})" if is_indexed else ""
+        wanted = ", ".join(one.expression for one in self.columns)
+        name = f"{quote_name(self.shape.database)}.{quote_name(self.shape.table)}"
+        return f"SELECT {wanted} FROM {name}{index} ORDER BY {', '.join(terms)}"
+
+
+def _as_bytes(one: ReadColumn) -> str:
+    text = one.expression if one.column.kind is Kind.BYTES else f"CONVERT({one.expression} USING utf8mb4)"
+    return f"CAST({text} AS BINARY)"
 
 
 def _compare(names: Sequence[str], literals: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """Tables that follow the changes of a source: Delta tables as they are at the source, or every change in Parquet.
 
 Enter by `deliver.deliver_sink`: one run of a sink. `deliver.read_sink_table` gives what a table holds.
+`verify.verify_sink` compares it with the source.
 
     definitions  pure: which tables a statement empties, renames or changes
     batches      what a sink writes in one go: which transactions, and their rows by table
@@ -9,7 +10,9 @@ Enter by `deliver.deliver_sink`: one run of a sink. `deliver.read_sink_table` gi
     delta        the tables as they are, one MERGE a batch
     show         what the ledger knows of a sink
     deliver      a run: lease, plan, record, write, move the points
+    compare      pure: rows of a table in two places, key range by key range
+    verify       tables at the source and in the sink, both at one place
 
-Imports `changes.delivery`, `changes.sources`, `changes.store`, `errors`, `ledger`, `stores.agent.durable` and
-`untrusted_files`. `delta` imports the package `deltalake` when it is used: nothing else needs it.
+Imports `changes.sources` and what is below, `errors`, `ledger`, `stores.agent.durable` and `untrusted_files`. `delta`
+imports the package `deltalake` when it is used: nothing else needs it.
 """

@@ -192,11 +192,23 @@ class DeltaTables:
             effect(f"after {changes.name}")
         return replace(state, key=key)
 
-    def read(self, name: str, key: tuple[str, ...], columns: tuple[str, ...] = ()) -> Iterator[Any]:
-        """The rows of a table as Arrow batches, in the order of its key (texts by their bytes), without our own column."""
+    def describe(self, name: str) -> tuple[int, dict[str, Any]] | None:
+        """The newest version of a table, and the Arrow types of its columns without our own. None: there is no table."""
         place = self.root / self._folder_of(name)
         with self._errors_named(place):
             table = self._open(place)
+            return None if table is None else (table.version(), self._types_of(table))
+
+    def read(
+        self, name: str, key: tuple[str, ...], columns: tuple[str, ...] = (), *, version: int | None = None
+    ) -> Iterator[Any]:
+        """The rows of a table as Arrow batches, in the order of its key (texts by their bytes), without our own column.
+
+        `version`: those of a former one.
+        """
+        place = self.root / self._folder_of(name)
+        with self._errors_named(place):
+            table = self._open(place, version)
             if table is None:
                 return
             chosen = [one for one in self._types_of(table) if not columns or one in columns]
@@ -210,12 +222,12 @@ class DeltaTables:
 
     # the package
 
-    def _open(self, place: Path) -> Any:
+    def _open(self, place: Path, version: int | None = None) -> Any:
         """The table of a folder; None where there is none."""
         if not (place / "_delta_log").is_dir():
             return None
         try:
-            return self._package.DeltaTable(str(place))
+            return self._package.DeltaTable(str(place), version=version)
         except self._package.exceptions.TableNotFoundError:
             return None
 

@@ -188,16 +188,26 @@ def _take_states(
 
 def _make_rows(shape: Shape, batch: Any, numbers: Numbers, side: int, wanted: tuple[Sequence[str], Types]) -> Any:
     key, types = wanted
-    count, width = batch.num_rows, len(shape.columns)
+    width = len(shape.columns)
     given = {column.name: batch.column(3 + side * width + place) for place, column in enumerate(shape.columns)}
-    arrays = []
-    for name, type_ in types.items():
-        if name not in given or (side == 0 and name not in key):
-            arrays.append(pa.nulls(count, type_))
-        else:
-            arrays.append(_cast(given[name], type_, name))
-    arrays += [pa.array(numbers), pa.array(np.full(count, side == 0))]
+    if side == 0:
+        given = {name: given[name] for name in key}
+    arrays = cast_columns(given, types, batch.num_rows)
+    arrays += [pa.array(numbers), pa.array(np.full(batch.num_rows, side == 0))]
     return pa.table(arrays, names=[*types, SEQ, DELETED])
+
+
+def cast_columns(given: Mapping[str, Any], types: Types, count: int) -> list[Any]:
+    """Columns of `count` rows in the types of a table; nulls for those that are not given. MisfitError: a value does not
+    fit."""
+    return [_cast(given[name], type_, name) if name in given else pa.nulls(count, type_) for name, type_ in types.items()]
+
+
+def cast_rows(shape: Shape, batch: Any, types: Types) -> Any:
+    """The rows after their change as a sink would have them. MisfitError: a value does not fit."""
+    width = len(shape.columns)
+    given = {column.name: batch.column(3 + width + place) for place, column in enumerate(shape.columns)}
+    return pa.record_batch(cast_columns(given, types, batch.num_rows), names=[*types])
 
 
 def _cast(array: Any, type_: Any, name: str) -> Any:

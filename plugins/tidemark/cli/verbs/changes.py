@@ -15,11 +15,13 @@ from tidemark.cli.screen import RowStream, Screen
 from tidemark.cli.verbs.tasks import (
     add_sink_action,
     add_task_actions,
+    add_verify_arguments,
     print_tasks,
     run_consume,
     run_deliver,
     run_reshard,
     run_rewind,
+    run_verify_sink,
     show_tasks,
 )
 from tidemark.errors import DIFFERENCES_FOUND, BinlogGapError, UsageError
@@ -71,6 +73,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     proven = add("verify", "every transaction of the server's logs is in the store, once; every checksum of the store")
     proven.add_argument("--deep", action="store_true", help="compare the rows, too")
     proven.add_argument("--files", nargs="+", metavar="GLOB", default=[], help="binary log files, no server")
+    add_verify_arguments(proven)
     repaired = add("repair", "read anew the tables of a gap, and go on behind it")
     repaired.add_argument("--gap", metavar="ID", default="", help="this one alone; `changes show` names them")
     add("retain", "remove what is older than retain_hours and no task needs; one round")
@@ -270,6 +273,10 @@ def _run_read(call: Call) -> Answer:
 def _run_verify(call: Call) -> Answer:
     from tidemark.changes.sources.verify import verify_source
 
+    if call.arguments.sink:
+        return run_verify_sink(call)
+    if call.arguments.repair or call.arguments.tables != ["**"]:
+        raise UsageError("--tables and --repair go with --sink", hint="--sink NAME; a gap: ./tidemark changes repair SOURCE")
     with progress.show_progress(call.screen) as beat:
         proven = verify_source(_source(call), call.arguments.files, deep=call.arguments.deep, progress=beat)
     store, logs = proven.store, proven.logs

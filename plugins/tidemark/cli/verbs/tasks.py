@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemark.cli import progress
 from tidemark.cli.call import Answer, Call
 from tidemark.cli.screen import RowStream, Screen
-from tidemark.errors import PartialError, UsageError
+from tidemark.errors import DIFFERENCES_FOUND, BinlogGapError, PartialError, UsageError
 from tidemark.progress import format_count
 
 if TYPE_CHECKING:
     from tidemark.changes.delivery.tasks import Change
+    from tidemark.changes.sinks.verify import TableVerified
 
 Add = Callable[[str, str, str], argparse.ArgumentParser]
 
@@ -45,6 +47,106 @@ def add_sink_action(parser: argparse.ArgumentParser, point: str) -> None:
     """Add the arguments of `deliver`."""
     parser.add_argument("sink", metavar="SINK", help="a [sinks.NAME] of the settings")
     parser.add_argument("--to", metavar="POINT", default="", help=f"end before it; else at the store's end: {point}")
+
+
+def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `verify` that are about a sink."""
+    parser.add_argument("--sink", metavar="NAME", default="", help="compare this sink's tables with the server's instead")
+    parser.add_argument(
+        "--tables", nargs="+", metavar="P", default=["**"], help='with --sink: patterns such as "shop.*"; not told: all'
+    )
+    parser.add_argument("--repair", action="store_true", help="with --sink: read anew what differs, deliver, compare again")
+
+
+def run_verify_sink(call: Call) -> Answer:
+    from tidemark.changes.sinks.deliver import find_sink
+    from tidemark.changes.sinks.verify import verify_sink
+    from tidemark.changes.trust.gaps import OPEN, read_gaps
+
+    asked = call.arguments
+    sink = find_sink(call.app, asked.sink)
+    if sink.source.name != asked.source:
+        raise UsageError(
+            f"sink {sink.name} is one of source {sink.source.name}, not of {asked.source}",
+            hint=f"./tidemark changes verify {sink.source.name} --sink {sink.name}",
+        )
+    if asked.files:
+        raise UsageError("--files and --sink exclude each other: a sink is compared with a server", hint="leave one out")
+    with progress.show_progress(call.screen) as beat:
+        done = verify_sink(sink, asked.tables, repair=asked.repair, progress=beat)
+    gaps = [gap for gap in read_gaps(sink.source.disk) if gap.state == OPEN]
+    differing, left = [one for one in done.tables if one.differs], [one for one in done.tables if one.is_left]
+    tables = [
+        {
+            "name": one.name,
+            "rows": one.found.rows,
+            **{what: one.found.counts[what] for what in ("missing", "unknown", "changed")},
+            "left_out": one.found.left_out,
+            "why": one.why,
+        }
+        for one in done.tables
+    ]
+    found: dict[str, Any] = {
+        "checked": done.rows,
+        "differences": [told for one in differing for told in _name_differences(one)],
+        "gaps": [gap.as_json() for gap in gaps],
+        "tables": tables,
+        "point": f"seq:{done.end}",
+        "position": f"{done.place.file}:{done.place.position}",
+        "repaired": [*done.repaired],
+    }
+    if differing:
+        names = ", ".join(one.name for one in differing)
+        patterns = " ".join(one.name for one in differing)
+        hint = f"./tidemark changes verify {asked.source} --sink {sink.name} --tables {patterns} --repair"
+        if asked.repair:
+            hint = f"./tidemark why sink:{sink.name}"
+        found |= {"error": f"{len(differing)} of {len(tables)} tables differ from the source: {names}", "hint": hint}
+    elif left:
+        found |= {"error": f"{len(left)} of {len(tables)} tables were not compared: {left[0].why}", "hint": "--tables"}
+
+    def show(screen: Screen) -> None:
+        screen.print_line(
+            f"{format_count(done.rows, 'row')} of {format_count(len(tables), 'table')} at {found['position']},"
+            f" before {found['point']}"
+        )
+        if done.repaired:
+            screen.print_line(f"read anew: {', '.join(done.repaired)}")
+        rows = [[*list(table.values())[:5], table["why"]] for table in tables]
+        screen.print_table(("table", "rows>", "missing>", "unknown>", "changed>", "why"), rows)
+        for one in differing:
+            for told in one.found.named:
+                columns = f": {', '.join(told.columns)}" if told.columns else ""
+                screen.print_line(f"  {one.name} {_name_key(told.key)} {told.what}{columns}")
+            more = one.found.counts.total() - len(one.found.named)
+            if more:
+                screen.print_line(f"  {one.name}: {more:,} more")
+
+    code = DIFFERENCES_FOUND if differing else BinlogGapError.kind if gaps else PartialError.kind if left else 0
+    return Answer(found, show, code)
+
+
+def _name_differences(table: TableVerified) -> list[dict[str, Any]]:
+    """The named differences of a table, as JSON; one without a key where it could not be compared."""
+    if table.why:
+        return [{"table": table.name, "key": None, "what": table.why, "columns": []}]
+    return [
+        {"table": table.name, "key": [*map(_show_value, one.key)], "what": one.what, "columns": [*one.columns]}
+        for one in table.found.named
+    ]
+
+
+def _name_key(key: tuple[Any, ...]) -> str:
+    return ", ".join(str(_show_value(value)) for value in key)
+
+
+def _show_value(value: Any) -> Any:
+    """A value of a key as JSON has it: bytes as hexadecimal digits, decimals with digits behind the point as text."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Decimal) and value.as_tuple().exponent == 0:
+        return int(value)
+    return value if isinstance(value, int | float | str) else str(value)
 
 
 def run_deliver(call: Call) -> Answer:

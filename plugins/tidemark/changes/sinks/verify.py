@@ -1,0 +1,276 @@
+"""Is each table of a `delta` sink as at the source? Both at one place: a snapshot of the server, and the sink up to it.
+
+First the capture and the sink are brought to the end, so that little is left. Then a consistent snapshot is opened at the
+server, the store and the sink are brought to exactly its place in the log, and the rows are compared. The tables of the sink
+are read in the versions that they have then, so others may deliver meanwhile. Where the sink is beyond that place already,
+it begins anew. Nothing is written at the source.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from glob import escape
+from typing import Any
+
+import pyarrow as pa
+
+from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
+from tidemark.changes.bootstrap.between import find_changed
+from tidemark.changes.bootstrap.chunks import Tables
+from tidemark.changes.bootstrap.requests import Request as Reading
+from tidemark.changes.bootstrap.tables import ReadTable
+from tidemark.changes.capture.identity import number_of
+from tidemark.changes.capture.run import parse_gtids
+from tidemark.changes.connection.login import open_server
+from tidemark.changes.connection.model import FilePosition
+from tidemark.changes.delivery import points
+from tidemark.changes.delivery.export import choose_tables
+from tidemark.changes.sinks.compare import Compared, Key, compare_rows
+from tidemark.changes.sinks.deliver import DELTA, Request, Sink, deliver_sink
+from tidemark.changes.sinks.fold import MisfitError, cast_columns, cast_rows, key_of, unite_types
+from tidemark.changes.sources.source import Request as Capture
+from tidemark.changes.sources.source import ask_bootstrap, capture_source, find_end, login_of, wants_of
+from tidemark.changes.store.model import Shape
+from tidemark.changes.store.read import Reader
+from tidemark.errors import LeaseHeldError, NotFoundError, PermanentError, RetryableError
+from tidemark.ledger.delivery import STOPPED, SinkTable, read_batch, read_points, read_sink_tables
+from tidemark.progress import Progress, Tick, ignore_progress
+
+TRIES = 5
+WAIT_SECONDS = 60.0
+"""How long another's capture may take to come to the place of a snapshot."""
+_ASK_SECONDS = 0.2
+
+
+@dataclass
+class TableVerified:
+    """A table that was compared. `why`: it could not be, and so counts as different. `is_left`: nothing is known of it."""
+
+    name: str
+    found: Compared = field(default_factory=Compared)
+    why: str = ""
+    is_left: bool = False
+
+    @property
+    def differs(self) -> bool:
+        return bool(self.found.counts) or (bool(self.why) and not self.is_left)
+
+
+@dataclass
+class SinkVerified:
+    """`end`: the first transaction that was not in what was compared. `place`: of the snapshot. `repaired`: tables that were
+    read anew, and compared again."""
+
+    end: int
+    place: FilePosition
+    tables: list[TableVerified]
+    repaired: Sequence[str] = ()
+
+    @property
+    def rows(self) -> int:
+        return sum(one.found.rows for one in self.tables)
+
+
+@dataclass(frozen=True)
+class _Pinned:
+    """What a sink had at one moment: how its tables were, and version and column types of those that have a folder."""
+
+    tables: Mapping[str, SinkTable]
+    versions: Mapping[str, tuple[int, Mapping[str, Any]]]
+
+
+def verify_sink(
+    sink: Sink, tables: Sequence[str] = ("**",), *, repair: bool = False, progress: Progress = ignore_progress
+) -> SinkVerified:
+    """Compare tables of a sink with those of its source. `repair`: those that differ are read anew, and compared again.
+
+    PermanentError: the sink is no `delta`, or the server has no snapshot whose place is known. RetryableError: the sink went
+    on each time, or the capture that is at work does not come. NotFoundError: no table has such a name. Else what capturing
+    and delivering raise.
+    """
+    if sink.settings.kind != DELTA:
+        raise PermanentError(
+            f"sink {sink.name} is a {sink.settings.kind}: only tables of a delta sink are compared with the source's",
+            hint=f"./tidemark changes verify {sink.source.name} --deep compares its store with the server's logs",
+            subject=sink.name,
+        )
+    made = _verify(sink, tables, progress)
+    wrong = [one.name for one in made.tables if one.differs]
+    if not (repair and wrong):
+        return made
+    ask_bootstrap(sink.source, Reading([escape(name) for name in wrong], again=True), progress=progress)
+    again = _verify(sink, [escape(name) for name in wrong], progress)
+    kept = [one for one in made.tables if one.name not in wrong]
+    return replace(again, tables=sorted([*kept, *again.tables], key=lambda one: one.name), repaired=wrong)
+
+
+def _verify(sink: Sink, patterns: Sequence[str], progress: Progress) -> SinkVerified:
+    _capture(sink)
+    deliver_sink(sink, Request(progress=progress))
+    for _ in range(TRIES):
+        with open_server(login_of(sink.source.settings)) as server:
+            tables = Tables(server)
+            with tables.open_snapshot() as (place, seen):
+                end = _bring_store_to(sink, place, tables)
+                deliver_sink(sink, Request(end=end, progress=progress))
+                pinned = _pin(sink, end)
+                if pinned is not None:
+                    names = _choose(sink, patterns, [*tables.there, *pinned.tables])
+                    look = _Look(sink, tables, pinned, seen)
+                    found = []
+                    for name in names:
+                        progress(Tick(f"compares {name}"))
+                        found.append(look.compare(name))
+                    return SinkVerified(end, place, found)
+    raise RetryableError(
+        f"sink {sink.name} went beyond the snapshot at each of {TRIES} tries: another process delivers",
+        hint="run it again, or pause the DAG of the sink",
+        subject=sink.name,
+    )
+
+
+def _choose(sink: Sink, patterns: Sequence[str], there: Collection[str]) -> list[str]:
+    """The tables to compare: those of the source and of the sink that both want, and the patterns mean."""
+    wants = (wants_of(sink.source.settings), sink.wants, choose_tables(patterns))
+    names = [name for name in sorted({*there}) if all(one(*name.split(".", 1)) for one in wants)]
+    if not names:
+        raise NotFoundError(
+            f"sink {sink.name} and its source have no table {' '.join(patterns)}",
+            hint=f"./tidemark changes deliver {sink.name} names the sink's tables",
+            subject=sink.name,
+        )
+    return names
+
+
+# the place
+
+
+def _capture(sink: Sink, until: str = "") -> bool:
+    """Capture what there is. Returns whether it was done here: else another process is at it."""
+    try:
+        capture_source(sink.source, Capture(until=until))
+    except LeaseHeldError:
+        return False
+    return True
+
+
+def _bring_store_to(sink: Sink, place: FilePosition, tables: Tables) -> int:
+    """Have the store hold all changes before a place. Returns the number of the first transaction that is not before it."""
+    disk, point = sink.source.disk, f"{place.file}:{place.position}"
+    variables = tables.server.read_variables("gtid_binlog_pos", "gtid_executed")
+    gtids = variables.get("gtid_binlog_pos" if tables.server.is_maria else "gtid_executed", "")
+    begun = time.monotonic()
+    while not _has(sink, place, gtids) and not _capture(sink, point):
+        if time.monotonic() - begun > WAIT_SECONDS:
+            raise RetryableError(
+                f"the capture of {sink.source.name} that is at work has not come to {point} in {WAIT_SECONDS:g} s",
+                hint=f"./tidemark changes show {sink.source.name} says how far it is",
+                subject=sink.source.name,
+            )
+        time.sleep(_ASK_SECONDS)
+    return points.number_of_point(Reader(disk), point)
+
+
+def _has(sink: Sink, place: FilePosition, gtids: str) -> bool:
+    """Whether a store has all before a place: all GTIDs of the server, or, where it has none, it ends behind it."""
+    end = find_end(sink.source.disk)
+    if end is None:
+        return False
+    wanted = parse_gtids(gtids)
+    if isinstance(wanted, MysqlGtidSet) and isinstance(end.gtids, MysqlGtidSet):
+        return end.gtids >= wanted
+    if isinstance(wanted, MariaGtidPosition) and isinstance(end.gtids, MariaGtidPosition):
+        return end.gtids >= wanted
+    return (number_of(end.position.file), end.position.position) >= (number_of(place.file), place.position)
+
+
+def _pin(sink: Sink, end: int) -> _Pinned | None:
+    """The tables of a sink that is exactly before transaction `end`; None: it is not."""
+    with sink.app.ledger.read() as connection:
+        names = [*read_sink_tables(connection, sink.name)]
+    versions = {name: found for name in names if (found := sink.target.describe(name)) is not None}
+    with sink.app.ledger.read() as connection:  # behind the versions: whoever writes says so before
+        batch, places = read_batch(connection, sink.name), read_points(connection, sink.name)
+        tables = read_sink_tables(connection, sink.name)
+    is_calm = batch is None or batch.is_written
+    return _Pinned(tables, versions) if is_calm and {point.seq for point in places.values()} == {end} else None
+
+
+# the rows
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Compares the tables of a sink with those of an open snapshot. `seen`: transactions that it has for certain; None: all
+    before its place."""
+
+    sink: Sink
+    server: Tables
+    pinned: _Pinned
+    seen: MysqlGtidSet | None
+
+    def compare(self, name: str) -> TableVerified:
+        state = self.pinned.tables.get(name)
+        if state is not None and state.state == STOPPED:
+            return TableVerified(name, why=f"stopped: {state.why}")
+        if name not in self.server.there:
+            types = dict(self.pinned.versions.get(name, (0, {}))[1])
+            key = state.key if state is not None else ()
+            return TableVerified(name, compare_rows((), self._read_sink(name, key, types), key) if types else Compared())
+        with ExitStack() as opened:
+            try:
+                table = opened.enter_context(self.server.open_table(name))
+            except PermanentError as refused:
+                return TableVerified(name, why=refused.message, is_left=True)
+            try:
+                return TableVerified(name, self._compare(name, table))
+            except MisfitError as misfit:
+                return TableVerified(name, why=str(misfit))
+
+    def _compare(self, name: str, table: ReadTable) -> Compared:
+        shape, key = table.shape, key_of(table.shape)
+        there = self.pinned.versions.get(name, (0, {}))[1]
+        united = unite_types(there, shape)
+        types = {column.name: united[column.name] for column in shape.columns}
+        numbers = {one for one in key if not (pa.types.is_string(types[one]) or pa.types.is_binary(types[one]))}
+        skip = self._find_uncertain(shape, key, types)
+        read = self.server.read_sorted(table, key, numbers)
+        source = (cast_rows(rows.shape, rows.batch, types) for rows in read)
+        try:
+            return compare_rows(source, self._read_sink(name, key, types), key, skip=skip)
+        except MisfitError:
+            deque(read, maxlen=0)  # the server's answer ends before it is asked for another table
+            raise
+
+    def _read_sink(self, name: str, key: tuple[str, ...], types: Mapping[str, Any]) -> Iterator[Any]:
+        """The rows of a table as the sink has them, in the types in which they are compared."""
+        if name not in self.pinned.versions:
+            return
+        version = self.pinned.versions[name][0]
+        for batch in self.sink.target.read(name, key, tuple(types), version=version):
+            given = {column: batch.column(column) for column in batch.schema.names}
+            yield pa.record_batch(cast_columns(given, types, batch.num_rows), names=[*types])
+
+    def _find_uncertain(self, shape: Shape, key: Sequence[str], types: Mapping[str, Any]) -> frozenset[Key]:
+        """Keys that changed while the snapshot was opened: it may have their rows as before, or as behind it."""
+        if self.seen is None:
+            return frozenset()
+        names = [column.name for column in shape.columns]
+        found = find_changed(Reader(self.sink.source.disk), shape, [names.index(name) for name in key], self.seen)
+        if found is None:
+            raise RetryableError(
+                f"what changed in {shape.database}.{shape.table} while the snapshot was opened is not known",
+                hint="run it again",
+                subject=f"{shape.database}.{shape.table}",
+            )
+        stored = shape.arrow_schema()
+        columns = {
+            name: pa.array([one[place] for one in found], stored.field(f"a{names.index(name)}").type)
+            for place, name in enumerate(key)
+        }
+        cast = cast_columns(columns, {name: types[name] for name in key}, len(found))
+        return frozenset(zip(*(column.to_pylist() for column in cast), strict=True))

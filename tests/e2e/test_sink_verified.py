@@ -1,0 +1,213 @@
+"""`changes verify --sink` on a real server: equal is 0, a damaged table is 20 with its keys, `--repair` mends it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+
+from tests.commanded import Said, run_here
+from tests.dump_worlds import REAL_SERVERS, start_server
+from tests.services.command_forks import start_command
+from tests.services.mariadb import PASSWORD, USER, MariaDb
+from tests.services.processes import soon, stop
+
+pytestmark = pytest.mark.full
+TABLES = {
+    "orders": "id BIGINT UNSIGNED PRIMARY KEY, name VARCHAR(20) CHARACTER SET utf8mb4, paid DECIMAL(12,3), at DATETIME(3)",
+    "lines": "place VARCHAR(9) CHARACTER SET latin1, n DECIMAL(6,1), spent TIME, rate DOUBLE, photo BLOB,"
+    " PRIMARY KEY (place, n, spent)",
+    "kinds": "kind ENUM('z', 'b', 'a') PRIMARY KEY, tag BINARY(3), flags SET('x', 'y'), bits BIT(3), born YEAR",
+}
+PLACES = ("a", "B", "é", "a b", "A!", "ÿ")
+TIMES = ("'-01:00:00'", "'99:00:00'", "'100:00:00'", "'00:00:01'")
+
+
+@pytest.fixture(scope="module", params=REAL_SERVERS)
+def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
+    with closing(start_server(request.param)) as found:
+        yield found
+
+
+class Lake:
+    """The source `orders` of a server, and its sinks `lake` and `past`."""
+
+    def __init__(self, folder: Path, server: MariaDb) -> None:
+        self.folder, self.server = folder, server
+        self.config = folder / "tidemark.toml"
+        (folder / "password").write_text(PASSWORD, encoding="utf-8")
+        sinks = {"lake": "delta", "past": "history"}
+        told = [f'[sinks.{name}]\nsource = "orders"\nkind = "{kind}"\ntarget = "{name}"\n' for name, kind in sinks.items()]
+        self.config.write_text(
+            f'[sources.orders]\nstore = "store"\nurl = "mysql://{USER}@127.0.0.1:{server.port}"\n'
+            'password_file = "password"\ntls = "off"\ntables = ["shop.*"]\n' + "".join(told)
+        )
+        server.run("DROP DATABASE IF EXISTS shop", "FLUSH BINARY LOGS", "CREATE DATABASE shop")
+        for table, columns in TABLES.items():
+            server.run(f"CREATE TABLE shop.{table} ({columns})")
+        orders = ", ".join(f"({n}, 'ü{n}', {n}.125, '2026-11-27 10:00:00.{n:03}')" for n in range(300))
+        lines = ", ".join(
+            f"('{place}', {n}.5, {spent}, {n} / 3, x'00ff{n:02x}')" for place in PLACES for n in (2, 10) for spent in TIMES
+        )
+        server.run(
+            f"INSERT INTO shop.orders VALUES {orders}",
+            f"INSERT IGNORE INTO shop.lines VALUES {lines}",
+            "INSERT INTO shop.kinds VALUES ('z', x'010000', 'x,y', b'101', 1999), ('a', x'00ff00', '', NULL, NULL)",
+        )
+
+    def verify(self, *words: str) -> Said:
+        return run_here(self.config, "changes", "verify", "orders", "--sink", *words)
+
+    def show(self) -> dict[str, Any]:
+        [found] = run_here(self.config, "changes", "show", "orders").json["sources"]
+        return dict(found)
+
+    def open_table(self, name: str) -> Any:
+        return deltalake.DeltaTable(str(self.folder / "lake" / f"shop.{name}"))
+
+
+def test_equal_damaged_and_repaired(tmp_path: Path, server: MariaDb) -> None:
+    lake = Lake(tmp_path, server)
+    said = lake.verify("lake")
+    assert (said.code, said.json["differences"]) == (0, []), said
+    rows = {table["name"]: table["rows"] for table in said.json["tables"]}
+    counted = {f"shop.{one}": server.run(f"SELECT COUNT(*) FROM shop.{one}")[0][0] for one in TABLES}
+    assert rows == counted
+    assert said.json["checked"] == sum(counted.values())
+
+    server.run("UPDATE shop.orders SET paid = paid + 1 WHERE id < 50", "DELETE FROM shop.lines WHERE place = 'B'")
+    assert lake.verify("lake").code == 0
+
+    lake.open_table("orders").update(predicate="id = 7", updates={"name": "'x'"})
+    lake.open_table("orders").delete("id IN (8, 250)")
+    damaged = "place = 'é' AND spent = '100:00:00' AND n = 10.5"
+    lake.open_table("lines").update(predicate=damaged, updates={"spent": "'77:00:00'"})
+    said = lake.verify("lake")
+    assert said.code == 20
+    assert said.json["differences"] == [
+        {"table": "shop.lines", "key": ["é", "10.5", "100:00:00"], "what": "missing", "columns": []},
+        {"table": "shop.lines", "key": ["é", "10.5", "77:00:00"], "what": "unknown", "columns": []},
+        {"table": "shop.orders", "key": [7], "what": "changed", "columns": ["name"]},
+        {"table": "shop.orders", "key": [8], "what": "missing", "columns": []},
+        {"table": "shop.orders", "key": [250], "what": "missing", "columns": []},
+    ]
+    assert lake.verify("lake", "--tables", "shop.kinds").code == 0
+
+    said = lake.verify("lake", "--repair")
+    assert (said.code, said.json["differences"]) == (0, []), said
+    assert said.json["repaired"] == ["shop.lines", "shop.orders"]
+    assert said.json["checked"] == sum(counted.values()) - len(TIMES) * 2
+    assert lake.verify("lake").code == 0
+
+
+@contextmanager
+def changed_all_the_time(server: MariaDb) -> Iterator[list[int]]:
+    """Somebody changes rows of the source as fast as the server takes it. Gives a list with an item a change."""
+    done: list[int] = []
+    ended = threading.Event()
+
+    def change() -> None:
+        writer = replace(server, _admin=[])  # a connection of its own
+        while not ended.is_set():
+            n = len(done)
+            writer.run(
+                f"UPDATE shop.orders SET paid = {n % 1000} WHERE id = {n % 300}",
+                f"DELETE FROM shop.lines WHERE n = {n % 40 + 100}",
+                f"INSERT INTO shop.lines VALUES ('a', {n % 40 + 100}, '00:00:01', {n}, NULL)",
+            )
+            done.append(n)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        yield done
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_while_the_source_changes_all_the_time(tmp_path: Path, server: MariaDb) -> None:
+    lake = Lake(tmp_path, server)
+    assert lake.verify("lake").code == 0
+    with changed_all_the_time(server) as done:
+        for _ in range(4):
+            before = len(done)
+            said = lake.verify("lake")
+            assert (said.code, said.json["differences"]) == (0, []), said
+            assert len(done) > before
+    assert lake.verify("lake").code == 0
+    lake.open_table("orders").delete("id = 9")
+    assert [one["key"] for one in lake.verify("lake").json["differences"]] == [[9]]
+
+
+def test_while_another_process_captures(tmp_path: Path, server: MariaDb) -> None:
+    lake = Lake(tmp_path, server)
+    assert run_here(lake.config, "changes", "capture", "orders").code == 0
+    capture = start_command(["--config", str(lake.config), "changes", "capture", "orders", "--follow"], os.environ)
+    try:
+        assert soon(lambda: lake.show()["state"] == "capturing", 60)
+        for number in range(1000, 1003):
+            server.run(f"INSERT INTO shop.orders VALUES ({number}, 'new', 1, NULL)", "CREATE TABLE shop.made (id INT)")
+            said = lake.verify("lake", "--tables", "shop.orders", "shop.lines")
+            assert (said.code, said.json["differences"]) == (0, []), said
+            assert said.json["checked"] > number - 1000 + 300
+            server.run("FLUSH BINARY LOGS", "DROP TABLE shop.made")
+            assert lake.verify("lake", "--tables", "shop.orders").code == 0
+    finally:
+        stop(capture)
+
+
+def test_tables_that_cannot_be_compared(tmp_path: Path, server: MariaDb) -> None:
+    lake = Lake(tmp_path, server)
+    server.run("CREATE TABLE shop.slow (id INT PRIMARY KEY) ENGINE = MyISAM", "INSERT INTO shop.slow VALUES (1)")
+    said = lake.verify("lake")
+    assert (said.code, said.json["error"]) == (
+        23,
+        "1 of 4 tables were not compared: shop.slow is not read: its engine has no snapshots",
+    )
+    server.run(
+        "DROP TABLE shop.slow", "ALTER TABLE shop.kinds DROP PRIMARY KEY", "INSERT INTO shop.kinds SELECT * FROM shop.kinds"
+    )
+    said = lake.verify("lake")
+    [told] = said.json["differences"]
+    assert (said.code, told["table"], told["key"]) == (20, "shop.kinds", None)
+    assert told["what"].startswith("stopped: ")
+    server.run("TRUNCATE TABLE shop.kinds", "ALTER TABLE shop.kinds ADD PRIMARY KEY (kind)")
+    server.run("INSERT INTO shop.kinds VALUES ('b', x'00', '', NULL, 2000)")
+    said = lake.verify("lake", "--repair")
+    assert (said.code, said.json["differences"]) == (0, []), said
+
+
+def test_definitions_that_changed_behind_the_last_row(tmp_path: Path, server: MariaDb) -> None:
+    lake = Lake(tmp_path, server)
+    assert lake.verify("lake").code == 0
+    server.run("ALTER TABLE shop.orders ADD COLUMN n INT NOT NULL DEFAULT 7, MODIFY paid DECIMAL(16,5), DROP COLUMN at")
+    said = lake.verify("lake")
+    assert said.code == 20
+    assert said.json["tables"][-1] | {"why": ""} == {
+        **{"name": "shop.orders", "rows": 300, "missing": 0, "unknown": 0, "changed": 300, "left_out": 0, "why": ""}
+    }
+    assert said.json["differences"][0] == {"table": "shop.orders", "key": [0], "what": "changed", "columns": ["n"]}
+    assert lake.verify("lake", "--repair").json["repaired"] == ["shop.orders"]
+    server.run("DROP TABLE shop.orders")
+    assert lake.verify("lake").code == 0
+
+
+def test_what_is_asked_wrongly(tmp_path: Path, server: MariaDb) -> None:
+    lake = Lake(tmp_path, server)
+    for words, code, error in (
+        (("past",), 6, "sink past is a history: only tables of a delta sink are compared with the source's"),
+        (("lake", "--tables", "other.*"), 3, "sink lake and its source have no table other.*"),
+        (("lake", "--files", "a"), 2, "--files and --sink exclude each other: a sink is compared with a server"),
+        (("sea",), 3, "no sink named 'sea'; the settings have: lake, past"),
+    ):
+        said = lake.verify(*words)
+        assert (said.code, said.json["error"]) == (code, error)
+    assert run_here(lake.config, "changes", "verify", "orders", "--repair").code == 2
