@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.delivery_worlds import expected_changes, fill_store
 from tests.dump_worlds import start_server
@@ -44,6 +45,7 @@ READ, LINES, RETAIN = "$ ./tidemark changes read orders", '{"k":"row"', "$ ./tid
 CONSUME, REWIND = "$ ./tidemark changes consume billing", "$ ./tidemark changes rewind billing"
 SUBSCRIBE, KEPT = "from tidemark.changes import subscribe", 'with subscribe("billing", source="orders", point=read_kept)'
 DELIVER, STOPPED = "$ ./tidemark changes deliver lake\n12,567 rows", "$ ./tidemark changes deliver lake\n2 rows"
+VERIFY_SINK = "$ ./tidemark changes verify orders --sink lake"
 REMOTE, CONSUME_REMOTE = 'with subscribe("billing", source="orders", url=', f"{CONSUME} --source orders --url"
 SPARK = 'orders = spark.read.format("tidemark_changes")'
 SETTINGS = '[ledger]\nurl = "sqlite:///ledger.db"\n[sources.orders]\nstore = "store"\n'
@@ -333,6 +335,9 @@ def play_lake(folder: Path) -> None:
         capture = Block("console", "$ ./tidemark changes capture orders\n")
         type_commands(folder, capture)
         play(folder, DELIVER)
+        DeltaTable(str(folder / "lake" / "shop.orders")).update(predicate="id = 7", updates={"paid": "8"})
+        DeltaTable(str(folder / "lake" / "shop.orders")).delete("id = 12")
+        play(folder, VERIFY_SINK)
         server.run("CREATE TABLE shop.lines (id INT PRIMARY KEY)", "INSERT INTO shop.lines VALUES (1)")
         server.run("ALTER TABLE shop.orders MODIFY id VARCHAR(20) NOT NULL", "INSERT INTO shop.orders VALUES ('x', 1)")
         type_commands(folder, capture)
@@ -356,7 +361,7 @@ SERVED_SCENES: dict[Scene, tuple[str, ...]] = {
     play_parked: (PARKED,),
     play_bootstrap: (BOOTSTRAP,),
     play_show: (SHOW,),
-    play_lake: (DELIVER, STOPPED),
+    play_lake: (DELIVER, VERIFY_SINK, STOPPED),
 }
 
 

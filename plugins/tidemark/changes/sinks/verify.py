@@ -20,8 +20,10 @@ import pyarrow as pa
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.bootstrap.between import find_changed
-from tidemark.changes.bootstrap.chunks import Tables
+from tidemark.changes.bootstrap.chunks import Tables, ask_end
 from tidemark.changes.bootstrap.requests import Request as Reading
+from tidemark.changes.bootstrap.requests import list_requests
+from tidemark.changes.bootstrap.state import read_state
 from tidemark.changes.bootstrap.tables import ReadTable
 from tidemark.changes.capture.identity import number_of
 from tidemark.changes.capture.run import parse_gtids
@@ -109,7 +111,7 @@ def verify_sink(
 
 
 def _verify(sink: Sink, patterns: Sequence[str], progress: Progress) -> SinkVerified:
-    _capture(sink)
+    _catch_up(sink)
     deliver_sink(sink, Request(progress=progress))
     for _ in range(TRIES):
         with open_server(login_of(sink.source.settings)) as server:
@@ -149,8 +151,18 @@ def _choose(sink: Sink, patterns: Sequence[str], there: Collection[str]) -> list
 # the place
 
 
-def _capture(sink: Sink, until: str = "") -> bool:
-    """Capture what there is. Returns whether it was done here: else another process is at it."""
+def _catch_up(sink: Sink) -> None:
+    """Capture what there is now, and no more: a source may change faster than it is captured. A new store, and one that has
+    to read tables yet, takes all."""
+    disk = sink.source.disk
+    is_read = Reader(disk).view.end.seq and not read_state(disk).list_open() and not list_requests(disk)
+    with open_server(login_of(sink.source.settings)) as server:
+        end = ask_end(server)
+    _capture(sink, f"{end.file}:{end.position}" if is_read else "")
+
+
+def _capture(sink: Sink, until: str) -> bool:
+    """Capture what there is, up to a POINT. Returns whether it was done here: else another process is at it."""
     try:
         capture_source(sink.source, Capture(until=until))
     except LeaseHeldError:

@@ -114,6 +114,8 @@ def run_verify_sink(call: Call) -> Answer:
             screen.print_line(f"read anew: {', '.join(done.repaired)}")
         rows = [[*list(table.values())[:5], table["why"]] for table in tables]
         screen.print_table(("table", "rows>", "missing>", "unknown>", "changed>", "why"), rows)
+        if left_out := sum(one.found.left_out for one in done.tables):
+            screen.print_line(f"{format_count(left_out, 'key')} changed while the snapshot was opened: not compared")
         for one in differing:
             for told in one.found.named:
                 columns = f": {', '.join(told.columns)}" if told.columns else ""
