@@ -1,8 +1,8 @@
 """Compare the rows that a table has in two places, key range by key range. Pure.
 
 Both give their rows in the order of the key, and in the same types. Where the next rows of both are equal they are done,
-many at a time. Where they are not, the range up to the lower of the last keys at hand is compared key by key. So no more
-is in memory than the batches that came last.
+many at a time. Where they are not, the stretch is halved until it is narrow; then the range up to the lower of its last keys
+is compared key by key. So no more is in memory than the batches that came last.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import pyarrow as pa
-
 from tidemark.errors import CorruptionError
 
 MISSING, UNKNOWN, CHANGED = "missing", "unknown", "changed"
 """What a row is: at the source alone, at the sink alone, at both with other values."""
 MOST_NAMED = 20
+NARROW = 64
 Key = tuple[Any, ...]
 
 
@@ -45,31 +44,40 @@ class Compared:
 
 
 def compare_rows(
-    source: Iterable[Any], sink: Iterable[Any], key: Sequence[str], *, skip: Collection[Key] = (), most: int = MOST_NAMED
+    source: Iterable[Any],
+    sink: Iterable[Any],
+    key: Sequence[str],
+    *,
+    skip: Collection[Key] = (),
+    most: int = MOST_NAMED,
+    narrow: int = NARROW,
 ) -> Compared:
     """Compare Arrow batches of the same schema, each side in the order of `key`: numbers by value, texts and bytes by bytes.
 
-    `skip`: keys that may differ. `most`: how many differences are named. CorruptionError: a side is not in that order.
+    `skip`: keys that may differ. `most`: how many differences are named. `narrow`: rows of a range that is compared key by
+    key. CorruptionError: a side is not in that order.
     """
-    made, left, right = Compared(), _Side(source, key), _Side(sink, key)
+    made, left, right, wide = Compared(), _Side(source, key), _Side(sink, key), narrow
     while left.fill() | right.fill():
-        count = min(left.count, right.count)
+        count = min(left.count, right.count, wide)
         if count and left.rows.slice(0, count).equals(right.rows.slice(0, count)):
             made.rows += count
             left.drop(count)
             right.drop(count)
+            wide *= 2
+        elif count > narrow:
+            wide = count // 2
         else:
-            bound = min(side.list_keys()[-1] for side in (left, right) if side.count)
-            _compare_range(left.take(bound), right.take(bound), (made, skip, most))
+            ours, theirs = left.list_keys(narrow), right.list_keys(narrow)
+            bound = min(keys[-1] for keys in (ours, theirs) if keys)
+            _compare_range(left.take(ours, bound), right.take(theirs, bound), (made, skip, most))
     return made
 
 
-def _compare_range(left: Any, right: Any, into: tuple[Compared, Collection[Key], int]) -> None:
+def _compare_range(ours: dict[Key, Any], theirs: dict[Key, Any], into: tuple[Compared, Collection[Key], int]) -> None:
     made, skip, most = into
-    keys, others = left[0], right[0]
-    ours, theirs = (dict(zip(one, rows.to_pylist(), strict=True)) for one, rows in (left, right))
-    made.rows += len(keys)
-    for key in sorted({*keys, *others}):
+    made.rows += len(ours)
+    for key in sorted({*ours, *theirs}):
         mine, other = ours.get(key), theirs.get(key)
         if mine == other:
             continue
@@ -89,7 +97,6 @@ class _Side:
     def __init__(self, batches: Iterable[Any], key: Sequence[str]) -> None:
         self._batches: Iterator[Any] = iter(batches)
         self._key = key
-        self._keys: list[Key] = []
         self.rows: Any = None
 
     @property
@@ -100,28 +107,27 @@ class _Side:
         """Have a row at least. Returns whether there is one."""
         while not self.count:
             self.rows = next(self._batches, None)
-            self._keys = []
             if self.rows is None:
                 return False
         return True
 
-    def list_keys(self) -> list[Key]:
-        if self.count and not self._keys:
-            self._keys = list(zip(*(self.rows.column(name).to_pylist() for name in self._key), strict=True))
-            if any(one >= other for one, other in pairwise(self._keys)):
-                raise CorruptionError(f"rows do not come in the order of {', '.join(self._key)}")
-        return self._keys
+    def list_keys(self, most: int) -> list[Key]:
+        """The keys of the first rows."""
+        if not self.count:
+            return []
+        rows = self.rows.slice(0, most)
+        keys = list(zip(*(rows.column(name).to_pylist() for name in self._key), strict=True))
+        if any(one >= other for one, other in pairwise(keys)):
+            raise CorruptionError(f"rows do not come in the order of {', '.join(self._key)}")
+        return keys
 
-    def take(self, bound: Key) -> tuple[list[Key], Any]:
-        """The keys and rows up to a key; they are gone from here."""
-        keys = self.list_keys()
+    def take(self, keys: list[Key], bound: Key) -> dict[Key, Any]:
+        """The rows up to a key, by their keys, which are the first here; they are gone from here."""
         count = bisect_right(keys, bound)
-        if self.rows is None:
-            return [], pa.table({})
-        found = keys[:count], self.rows.slice(0, count)
-        self.drop(count)
-        return found
+        rows = self.rows.slice(0, count).to_pylist() if count else []
+        if count:
+            self.drop(count)
+        return dict(zip(keys[:count], rows, strict=True))
 
     def drop(self, count: int) -> None:
         self.rows = self.rows.slice(count)
-        self._keys = self._keys[count:]

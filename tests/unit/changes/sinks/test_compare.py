@@ -17,11 +17,11 @@ KEY = ("place", "n")
 Table = dict[tuple[str, int], tuple[Any, Any]]
 
 
-def cut(rows: Table, choice: Random) -> Iterator[pa.RecordBatch]:
-    """Batches of some rows each, one after the other in the order of the key; some are empty."""
+def cut(rows: Table, choice: Random, most: int = 5) -> Iterator[pa.RecordBatch]:
+    """Batches of some rows each, `most` at most, one after the other in the order of the key; some are empty."""
     left = [(*key, *rows[key]) for key in sorted(rows, key=lambda one: (one[0].encode(), one[1]))]
     while left:
-        count = choice.randrange(6)
+        count = choice.randrange(most + 1)
         columns = list(zip(*left[:count], strict=True)) or [()] * len(SCHEMA)
         yield pa.record_batch([pa.array(column, one.type) for column, one in zip(columns, SCHEMA, strict=True)], SCHEMA)
         left = left[count:]
@@ -46,7 +46,8 @@ def test_every_key_that_differs_is_named_once(seed: int) -> None:
     for key in choice.sample(sorted(theirs), min(4, len(theirs))):
         theirs[key] = (choice.randrange(50, 60), theirs[key][1])
     theirs |= dict(list(make_table(choice).items())[: choice.randrange(4)])
-    found = compare_rows(cut(ours, choice), cut(theirs, choice), KEY, most=1000)
+    most, narrow = choice.choice([1, 5, 100]), choice.choice([1, 2, 64])
+    found = compare_rows(cut(ours, choice, most), cut(theirs, choice, most), KEY, most=1000, narrow=narrow)
     assert {one.key: one.what for one in found.named} == differ(ours, theirs)
     assert len(found.named) == found.counts.total()
     assert [one.key for one in found.named] == sorted(one.key for one in found.named)
