@@ -18,6 +18,12 @@ from tests.dump_worlds import REAL_SERVERS, start_server
 from tests.services.command_forks import start_command
 from tests.services.mariadb import PASSWORD, USER, MariaDb
 from tests.services.processes import soon, stop
+from tidemark.app import open_app
+from tidemark.changes.sinks.deliver import Sink, find_sink
+from tidemark.changes.sinks.verify import verify_sink
+from tidemark.errors import RetryableError
+from tidemark.progress import Tick
+from tidemark.settings.load import load_settings
 
 pytestmark = pytest.mark.full
 TABLES = {
@@ -68,6 +74,9 @@ class Lake:
     def show(self) -> dict[str, Any]:
         [found] = run_here(self.config, "changes", "show", "orders").json["sources"]
         return dict(found)
+
+    def sink(self) -> Sink:
+        return find_sink(open_app(load_settings(self.config, {}), whose_ever=True), "lake")
 
     def open_table(self, name: str) -> Any:
         return deltalake.DeltaTable(str(self.folder / "lake" / f"shop.{name}"))
@@ -211,3 +220,34 @@ def test_what_is_asked_wrongly(tmp_path: Path, server: MariaDb) -> None:
         said = lake.verify(*words)
         assert (said.code, said.json["error"]) == (code, error)
     assert run_here(lake.config, "changes", "verify", "orders", "--repair").code == 2
+
+
+def test_what_happens_behind_the_snapshot_is_not_compared(tmp_path: Path, server: MariaDb) -> None:
+    lake = Lake(tmp_path, server)
+    assert lake.verify("lake").code == 0
+    happened = []
+
+    def change_and_deliver(tick: Tick) -> None:
+        if "compares" in tick.phase:
+            server.run("UPDATE shop.orders SET name = CONCAT(name, '!')", "DELETE FROM shop.lines LIMIT 5")
+            assert run_here(lake.config, "changes", "capture", "orders").code == 0
+            assert run_here(lake.config, "changes", "deliver", "lake").code == 0
+            happened.append(tick.phase)
+
+    found = verify_sink(lake.sink(), progress=change_and_deliver)
+    assert [one.name for one in found.tables if one.differs] == []
+    assert [one.found.left_out for one in found.tables] == [0] * len(TABLES)
+    assert len(happened) == len(TABLES)
+    assert lake.verify("lake").code == 0
+
+
+def test_a_table_that_is_defined_anew_behind_the_snapshot(tmp_path: Path, server: MariaDb) -> None:
+    lake = Lake(tmp_path, server)
+
+    def change(tick: Tick) -> None:
+        if tick.phase == "compares shop.orders":
+            server.run("ALTER TABLE shop.orders MODIFY name VARCHAR(300) CHARACTER SET latin1")
+
+    with pytest.raises(RetryableError, match=r"shop\.orders was defined anew behind the snapshot"):
+        verify_sink(lake.sink(), progress=change)
+    assert lake.verify("lake").code == 0

@@ -35,11 +35,13 @@ def leave_out(disk: Disk, chunk: Chunk) -> Chunk | None:
     return replace(chunk, records=left, rows=sum(rows.count for rows in left))
 
 
-def find_changed(reader: Reader, shape: Shape, key: Sequence[int], seen: MysqlGtidSet) -> set[Key] | None:
-    """The keys of a table in between; `key`: the positions of its columns. None: a definition may have changed, a row is not
-    told wholly, or the table has no key."""
+def find_changed(
+    reader: Reader, shape: Shape, key: Sequence[int], seen: MysqlGtidSet, *, end: int | None = None
+) -> set[Key] | None:
+    """The keys of a table in between; `key`: the positions of its columns. `end`: the first transaction behind the place, if
+    the store goes on. None: a definition may have changed, a row is not told wholly, or the table has no key."""
     found: set[Key] = set()
-    for record in _read_between(reader, seen):
+    for record in _read_between(reader, seen, end):
         if isinstance(record, Ddl) or (isinstance(record, Mark) and record.word == UNPROVED):
             return None
         if not isinstance(record, Rows) or (record.shape.database, record.shape.table) != (shape.database, shape.table):
@@ -55,8 +57,8 @@ def find_changed(reader: Reader, shape: Shape, key: Sequence[int], seen: MysqlGt
     return None if any(ABSENT in one for one in found) else found
 
 
-def _read_between(reader: Reader, seen: MysqlGtidSet) -> Iterator[Record]:
-    """The records of the store's transactions that a set lacks."""
+def _read_between(reader: Reader, seen: MysqlGtidSet, end: int | None) -> Iterator[Record]:
+    """The records of the store's transactions that a set lacks, up to before `end`."""
     target = at_first_outside(
         lambda gtids: not seen >= MysqlGtidSet.parse(gtids), lambda gtid: seen >= MysqlGtidSet.parse(gtid)
     )
@@ -64,6 +66,8 @@ def _read_between(reader: Reader, seen: MysqlGtidSet) -> Iterator[Record]:
     if found is None:
         return
     for piece in reader.read(found.seq):
+        if end is not None and piece.seq >= end:
+            return
         gtid = piece.transaction.gtid
         if gtid and not seen >= MysqlGtidSet.parse(gtid):
             yield from piece.transaction.records

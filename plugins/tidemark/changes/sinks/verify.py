@@ -79,8 +79,10 @@ class SinkVerified:
 
 @dataclass(frozen=True)
 class _Pinned:
-    """What a sink had at one moment: how its tables were, and version and column types of those that have a folder."""
+    """What a sink had before transaction `end`: how its tables were, and version and column types of those that have a
+    folder."""
 
+    end: int
     tables: Mapping[str, SinkTable]
     versions: Mapping[str, tuple[int, Mapping[str, Any]]]
 
@@ -209,7 +211,7 @@ def _pin(sink: Sink, end: int) -> _Pinned | None:
         batch, places = read_batch(connection, sink.name), read_points(connection, sink.name)
         tables = read_sink_tables(connection, sink.name)
     is_calm = batch is None or batch.is_written
-    return _Pinned(tables, versions) if is_calm and {point.seq for point in places.values()} == {end} else None
+    return _Pinned(end, tables, versions) if is_calm and {point.seq for point in places.values()} == {end} else None
 
 
 # the rows
@@ -272,7 +274,8 @@ class _Look:
         if self.seen is None:
             return frozenset()
         names = [column.name for column in shape.columns]
-        found = find_changed(Reader(self.sink.source.disk), shape, [names.index(name) for name in key], self.seen)
+        places = [names.index(name) for name in key]
+        found = find_changed(Reader(self.sink.source.disk), shape, places, self.seen, end=self.pinned.end)
         if found is None:
             raise RetryableError(
                 f"what changed in {shape.database}.{shape.table} while the snapshot was opened is not known",
