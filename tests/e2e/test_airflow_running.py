@@ -372,13 +372,16 @@ def test_a_node_that_stays_away_leaves_and_another_one_joins(airflow: RunningAir
     shutil.move(spread.root / "n1", spread.root / "lost")
     for _ in range(3):
         sync(airflow, WATCH)
-    with closing(sqlite3.connect(spread.root / "var/ledger.db")) as rows, rows:
-        rows.execute("UPDATE node_watch SET since = since - 7200 WHERE misses > 0")
 
     def nodes() -> dict[str, str]:
         return {node["name"]: node["state"] for node in spread.tidemark("cluster", "show")["nodes"]}
 
-    sync(airflow, RECOVER)
+    for _ in range(3):  # a round of the clock that is still on its way may note the time of before
+        with closing(sqlite3.connect(spread.root / "var/ledger.db")) as rows, rows:
+            rows.execute("UPDATE node_watch SET since = since - 7200 WHERE misses > 0")
+        sync(airflow, RECOVER)
+        if "n1" not in nodes():
+            break
     assert nodes().keys() >= {"n2", "n3"} and "n1" not in nodes() and "n5" not in nodes()
     sync(airflow, WATCH)
     sync(airflow, RECOVER)

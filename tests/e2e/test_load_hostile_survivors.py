@@ -78,7 +78,8 @@ class TestExplosions:
         why, spent = judged(centre, sender, small if which == "gone" else large)
         assert spent < 40
         if why:
-            assert which == "gone" and "could not be compared" in why and "used up its CPU time, the 10 s" in why
+            ends = ("used up its CPU time, the 10 s", "not done after 30 s")  # the second on a machine that is busy
+            assert which == "gone" and "could not be compared" in why and any(end in why for end in ends)
             assert state(centre) == [("live", None)]
         else:  # compacted only where each time of what vanished stands there, overwritten
             chunks = exploding is at_one_time  # all at time 0

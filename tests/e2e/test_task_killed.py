@@ -17,7 +17,7 @@ import pytest
 import tidemark
 from tests.commanded import run_here
 from tests.delivery_worlds import expected_changes, fill_store
-from tests.dump_worlds import MARIADB, start_server
+from tests.dump_worlds import start_server
 from tests.services.mariadb import PASSWORD, USER
 from tests.services.processes import soon
 
@@ -112,7 +112,7 @@ def test_three_consumers_are_killed_at_random(tmp_path: Path, kills: int) -> Non
 @pytest.mark.full
 def test_rows_of_a_server_come_to_its_consumers(tmp_path: Path) -> None:
     """A capture that follows, three consumers, deaths among them: the union of the shards is the table."""
-    with closing(start_server(MARIADB, {})) as server:
+    with closing(start_server("mariadb", {})) as server:
         (tmp_path / "password").write_text(PASSWORD, encoding="utf-8")
         config = tmp_path / "tidemark.toml"
         config.write_text(
