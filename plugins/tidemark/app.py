@@ -52,7 +52,7 @@ class App:
     loading: threading.Lock = field(default_factory=threading.Lock)  # threads of one process load one after another
 
     def link_settings(self, name: str) -> LinkSettings:
-        return _find_named(self.settings.links, name, "link")
+        return find_named(self.settings.links, name, "link")
 
     def links_beside(self, link: LinkSettings) -> frozenset[str]:
         """The names of the other links to the same receiver."""
@@ -60,7 +60,7 @@ class App:
         return frozenset(one.name for one in others if one.receiver == link.receiver)
 
     def site_settings(self, name: str) -> SiteSettings:
-        return _find_named(self.settings.sites, name, "site")
+        return find_named(self.settings.sites, name, "site")
 
     def receiver_settings(self, name: str = "") -> ReceiverSettings:
         """The settings of the named receiver, or of the only receiver when `name` is empty."""
@@ -114,19 +114,19 @@ def find_receiver(settings: Settings, name: str = "") -> ReceiverSettings:
     """Return the settings of the named receiver, or of the only receiver when `name` is empty. NotFoundError."""
     if not name and len(settings.receivers) == 1:
         return next(iter(settings.receivers.values()))
-    return _find_named(settings.receivers, name, "receiver")
+    return find_named(settings.receivers, name, "receiver")
 
 
-def _find_named(known: Mapping[str, T], name: str, what: str) -> T:
+_WHERE = "./tidemark status lists the links; sites and receivers stand in the settings"
+
+
+def find_named(known: Mapping[str, T], name: str, what: str, hint: str = _WHERE) -> T:
+    """Return what the settings have under a name. NotFoundError names those that there are."""
     try:
         return known[name]
     except KeyError:
         names = ", ".join(sorted(known)) or "none"
-        raise NotFoundError(
-            f"no {what} named {name!r}; the settings have: {names}",
-            hint="./tidemark status lists the links; sites and receivers stand in the settings",
-            subject=name,
-        ) from None
+        raise NotFoundError(f"no {what} named {name!r}; the settings have: {names}", hint=hint, subject=name) from None
 
 
 _FORMAT = 1

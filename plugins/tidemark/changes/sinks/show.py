@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemark.app import App
-from tidemark.errors import NotFoundError
+from tidemark.app import App, find_named
 from tidemark.ledger.delivery import SinkTable, read_batch, read_sink_tables
 from tidemark.settings.model import Settings, SinkSettings
 
 
 def sink_settings_of(settings: Settings, name: str) -> SinkSettings:
     """The settings of a sink. NotFoundError names those that there are."""
-    found = settings.sinks.get(name)
-    if found is None:
-        known = ", ".join(sorted(settings.sinks)) or "none"
-        raise NotFoundError(
-            f"no sink named {name!r}; the settings have: {known}",
-            hint="sinks stand in the settings: [sinks.NAME]",
-            subject=name,
-        )
-    return found
+    return find_named(settings.sinks, name, "sink", "sinks stand in the settings: [sinks.NAME]")
 
 
 def show_sink(app: App, name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemark.app import App
+from tidemark.app import App, find_named
 from tidemark.changes.bootstrap import requests
 from tidemark.changes.bootstrap.catalog import Catalog, forget_definitions, read_known
 from tidemark.changes.bootstrap.requests import list_requests
@@ -104,15 +104,7 @@ class Source:
 
 
 def settings_of(settings: Settings, name: str) -> SourceSettings:
-    found = settings.sources.get(name)
-    if found is None:
-        known = ", ".join(sorted(settings.sources)) or "none"
-        raise NotFoundError(
-            f"no source named {name!r}; the settings have: {known}",
-            hint="sources stand in the settings: [sources.NAME]",
-            subject=name,
-        )
-    return found
+    return find_named(settings.sources, name, "source", "sources stand in the settings: [sources.NAME]")
 
 
 def find_source(app: App, name: str) -> Source:

@@ -7,7 +7,8 @@ A sink is woken by the asset of its source's changes.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, get_parsing_context
@@ -23,19 +24,30 @@ from tidemark.visible_log import VisibleLog
 log = VisibleLog(__name__)
 SOURCE_DAG = "tidemark_changes__"
 SINK_DAG = "tidemark_sink__"
+_Named = TypeVar("_Named")
 
 
 def source_dags(settings: Settings) -> dict[str, DAG]:
     """Return a DAG for each source that has a server, by its id. One whose schedule Airflow rejects is left out."""
+    served = {name: source for name, source in settings.sources.items() if source.url}
+    return _make_dags("source", SOURCE_DAG, served, lambda source: source_dag(source, settings.airflow))
+
+
+def sink_dags(settings: Settings) -> dict[str, DAG]:
+    """Return a DAG for each sink, by its id. One whose schedule Airflow rejects is left out."""
+    return _make_dags("sink", SINK_DAG, settings.sinks, lambda sink: sink_dag(sink, settings.airflow))
+
+
+def _make_dags(what: str, prefix: str, named: Mapping[str, _Named], make: Callable[[_Named], DAG]) -> dict[str, DAG]:
     wanted = get_parsing_context().dag_id
     dags = {}
-    for name, source in sorted(settings.sources.items()):
-        if not source.url or wanted not in (None, SOURCE_DAG + name):
+    for name, one in sorted(named.items()):
+        if wanted not in (None, prefix + name):
             continue
         try:
-            dag = source_dag(source, settings.airflow)
+            dag = make(one)
         except UsageError as broken:
-            log.error("no DAG for source %s: %s", name, broken.message)
+            log.error("no DAG for %s %s: %s", what, name, broken.message)
         else:
             dags[dag.dag_id] = dag
     return dags
@@ -55,22 +67,6 @@ def source_dag(source: SourceSettings, airflow: AirflowSettings) -> DAG:
     with dag:
         _add_steps(source.name)
     return dag
-
-
-def sink_dags(settings: Settings) -> dict[str, DAG]:
-    """Return a DAG for each sink, by its id. One whose schedule Airflow rejects is left out."""
-    wanted = get_parsing_context().dag_id
-    dags = {}
-    for name, sink in sorted(settings.sinks.items()):
-        if wanted not in (None, SINK_DAG + name):
-            continue
-        try:
-            dag = sink_dag(sink, settings.airflow)
-        except UsageError as broken:
-            log.error("no DAG for sink %s: %s", name, broken.message)
-        else:
-            dags[dag.dag_id] = dag
-    return dags
 
 
 def sink_dag(sink: SinkSettings, airflow: AirflowSettings) -> DAG:
