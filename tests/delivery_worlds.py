@@ -60,6 +60,14 @@ def fill_store(root: Path, first: int, last: int, *, fence: int = 1, minutes: in
     return disk
 
 
+def write_store(folder: Path, last: int) -> Path:
+    """A store of the source `orders`, with transactions 1 to `last`, and a ledger. Returns their settings."""
+    fill_store(folder / "store", 1, last)
+    file = folder / "tidemark.toml"
+    file.write_text('[ledger]\nurl = "sqlite:///ledger.db"\n[sources.orders]\nstore = "store"\n')
+    return file
+
+
 def expected_changes(first: int, last: int) -> set[Change]:
     return {(number, row) for number in range(first, last + 1) for row in range(number % 7)}
 

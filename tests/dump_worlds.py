@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -43,6 +43,13 @@ def start_server(kind: str, options: dict[str, str] | None = None) -> MariaDb:
         return _STARTS[kind](options)
     except PartMissing as missing:
         pytest.skip(str(missing))
+
+
+@contextmanager
+def start_pair(kind: str) -> Iterator[tuple[MariaDb, MariaDb]]:
+    """Two servers of a kind, with ids of their own, until the block ends."""
+    with closing(start_server(kind)) as first, closing(start_server(kind, {"server_id": "2"})) as second:
+        yield first, second
 
 
 @dataclass

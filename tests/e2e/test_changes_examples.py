@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.commanded import run_here
-from tests.delivery_worlds import KEYS, expected_changes, fill_store
+from tests.delivery_worlds import KEYS, expected_changes, fill_store, write_store
 from tests.services.spark import PLUGINS
 from tidemark.engines.java import java_home
 from tidemark.errors import UsageError
@@ -25,10 +25,7 @@ LAST, TOPIC = 60, "changes"
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    fill_store(tmp_path / "store", 1, LAST)
-    file = tmp_path / "tidemark.toml"
-    file.write_text('[ledger]\nurl = "sqlite:///ledger.db"\n[sources.orders]\nstore = "store"\n')
-    return file
+    return write_store(tmp_path, LAST)
 
 
 def run_example(name: str, config: Path, *arguments: str, **names: str) -> str:

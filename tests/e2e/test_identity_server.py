@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.dump_worlds import REAL_SERVERS, start_server
+from tests.dump_worlds import REAL_SERVERS, start_pair
 from tests.e2e.test_capture_server import Orders
 from tests.services.mariadb import MariaDb
 
@@ -20,11 +19,8 @@ TABLE = "CREATE TABLE shop.orders (id INT PRIMARY KEY, name VARCHAR(20), paid DE
 
 @pytest.fixture(scope="module", params=REAL_SERVERS)
 def servers(request: pytest.FixtureRequest) -> Iterator[tuple[MariaDb, MariaDb]]:
-    with (
-        closing(start_server(request.param)) as first,
-        closing(start_server(request.param, {"server_id": "2"})) as second,
-    ):
-        yield first, second
+    with start_pair(request.param) as both:
+        yield both
 
 
 @dataclass

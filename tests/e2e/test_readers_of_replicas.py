@@ -10,14 +10,14 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.dump_worlds import REAL_SERVERS, start_server
+from tests.dump_worlds import REAL_SERVERS, start_pair
 from tests.e2e.test_capture_server import Orders
 from tests.served_changes import TOKEN, start
 from tests.services.mariadb import MariaDb
@@ -37,11 +37,8 @@ TRANSACTIONS, ROWS = 120, 5
 
 @pytest.fixture(params=REAL_SERVERS)
 def servers(request: pytest.FixtureRequest) -> Iterator[tuple[MariaDb, MariaDb]]:
-    with (
-        closing(start_server(request.param)) as first,
-        closing(start_server(request.param, {"server_id": "2"})) as second,
-    ):
-        yield first, second
+    with start_pair(request.param) as both:
+        yield both
 
 
 @dataclass

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.delivery_worlds import ORDERS, changes_of, expected_changes, fill_store, gtids_at
+from tests.delivery_worlds import ORDERS, changes_of, expected_changes, fill_store, gtids_at, write_store
 from tidemark.changes import subscribe
 from tidemark.changes.delivery.batches import Batch
 from tidemark.changes.delivery.stream import Stream
@@ -27,10 +27,7 @@ LAST = 60
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    fill_store(tmp_path / "store", 1, LAST)
-    file = tmp_path / "tidemark.toml"
-    file.write_text('[ledger]\nurl = "sqlite:///ledger.db"\n[sources.orders]\nstore = "store"\n')
-    return file
+    return write_store(tmp_path, LAST)
 
 
 def bill(config: Path, **more: Any) -> Stream:

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.delivery_worlds import fill_store
+from tests.delivery_worlds import write_store
 from tests.spark_frames import LAST
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    fill_store(tmp_path / "store", 1, LAST)
-    file = tmp_path / "tidemark.toml"
-    file.write_text('[ledger]\nurl = "sqlite:///ledger.db"\n[sources.orders]\nstore = "store"\n')
-    return file
+    return write_store(tmp_path, LAST)
