@@ -368,6 +368,7 @@ def test_a_node_that_stays_away_leaves_and_another_one_joins(airflow: RunningAir
     spread.write(more + '[airflow]\nwatch_schedule = ""\nrecover_schedule = ""\n')
     for dag in (WATCH, RECOVER):
         airflow.wait_for_dag(dag)
+    wait(lambda: "replace" in airflow.tasks(RECOVER), "the settings in the DAG")
     (spread.root / "n5").mkdir()
     shutil.move(spread.root / "n1", spread.root / "lost")
     for _ in range(3):

@@ -135,7 +135,7 @@ def start_from(template: Path, kind: type[Server], program: Sequence[str], optio
     """Start a server of a copy of a data folder."""
     folder = Path(tempfile.mkdtemp(prefix="tidemark-mariadb-"))
     shutil.copytree(template, folder / "data")
-    (folder / "binlog").mkdir()
+    make_folders(folder)
     every = _OPTIONS | (options or {})
     for left in reversed(range(START_TRIES)):
         port = free_port()
@@ -145,6 +145,13 @@ def start_from(template: Path, kind: type[Server], program: Sequence[str], optio
             if not left:
                 raise
     raise AssertionError("unreachable")
+
+
+def make_folders(folder: Path) -> None:
+    """Where a server has its logs, and its temporary tables: one that starts deletes all `#sql*` of its temporary folder,
+    those of another server, too, whose questions fail then or who dies of it (seen)."""
+    for name in ("binlog", "tmp"):
+        (folder / name).mkdir()
 
 
 def _find(name: str) -> str:
@@ -169,6 +176,7 @@ def _make_template() -> Path:
         _find("mariadb-install-db"),
         "--no-defaults",
         data,
+        f"--tmpdir={folder}",
         "--skip-test-db",
         "--auth-root-authentication-method=normal",
     ]
@@ -183,14 +191,14 @@ def _make_template() -> Path:
 
 def bootstrap(program: Sequence[str], data: Path, statements: str) -> None:
     """Run statements in a data folder that no server has."""
-    words = [*program, f"--datadir={data}", "--bootstrap", "--skip-log-bin"]
+    words = [*program, f"--datadir={data}", f"--tmpdir={data}", "--bootstrap", "--skip-log-bin"]
     words += ["--character-set-server=utf8mb4", *(["--user=root"] if IS_ROOT else [])]
     subprocess.run(words, input=statements.encode(), check=True, capture_output=True, timeout=START_SECONDS)
 
 
 def launch(program: Sequence[str], folder: Path, port: int, options: dict[str, str]) -> subprocess.Popen[bytes]:
     """Start the server of a folder, and wait until it is ready."""
-    words = [*program, f"--datadir={folder}/data", f"--socket={folder}/s", f"--port={port}"]
+    words = [*program, f"--datadir={folder}/data", f"--tmpdir={folder}/tmp", f"--socket={folder}/s", f"--port={port}"]
     words += ["--bind-address=127.0.0.1", "--skip-name-resolve", f"--log-bin={folder}/binlog/{BASE}"]
     words += [f"--pid-file={folder}/pid", "--user=root"] if IS_ROOT else [f"--pid-file={folder}/pid"]
     words += [f"--{name}={value}" for name, value in options.items()]

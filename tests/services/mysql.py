@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.services.mariadb import ACCOUNTS, BASE, START_SECONDS, START_TRIES, MariaDb
+from tests.services.mariadb import ACCOUNTS, BASE, START_SECONDS, START_TRIES, MariaDb, make_folders
 from tests.services.processes import IS_ROOT, die_with_parent, free_port, wait_until
 from tests.services.unstable import fetch_packages, start_by_loader
 
@@ -72,7 +72,7 @@ def start(options: dict[str, str] | None = None) -> MySql:
     template = _make_template()
     folder = Path(tempfile.mkdtemp(prefix="tidemark-mysql-"))
     shutil.copytree(template, folder / "data")
-    (folder / "binlog").mkdir()
+    make_folders(folder)
     every = _OPTIONS | (options or {})
     for left in reversed(range(START_TRIES)):
         port = free_port()
@@ -115,7 +115,12 @@ def _mysqld() -> list[str]:
 
 def _launch(folder: Path, port: int, options: dict[str, str]) -> subprocess.Popen[bytes]:
     words = [*_mysqld(), f"--datadir={folder}/data", f"--socket={folder}/s", f"--port={port}", f"--pid-file={folder}/pid"]
-    words += ["--bind-address=127.0.0.1", "--skip-name-resolve", f"--log-bin={folder}/binlog/{BASE}"]
+    words += [
+        f"--tmpdir={folder}/tmp",
+        "--bind-address=127.0.0.1",
+        "--skip-name-resolve",
+        f"--log-bin={folder}/binlog/{BASE}",
+    ]
     words += [f"--{name}={value}" for name, value in options.items()]
     with (folder / "log").open("ab") as log:
         before = log.tell()

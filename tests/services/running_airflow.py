@@ -175,6 +175,10 @@ class RunningAirflow:
 
         wait(known, f"DAG {dag}", START_SECONDS)
 
+    def tasks(self, dag: str) -> set[str]:
+        """The tasks of a DAG as Airflow knows it."""
+        return {task["task_id"] for task in self.call("GET", f"/api/v2/dags/{dag}/tasks")["tasks"]}
+
     def trigger(self, dag: str, **conf: Any) -> str:
         return str(self.call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})["dag_run_id"])
 

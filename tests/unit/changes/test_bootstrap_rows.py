@@ -188,6 +188,9 @@ def test_each_row_is_read_once_whatever_the_key_is(tmp_path: Path, server: Maria
     server.run("FLUSH BINARY LOGS", f"UPDATE {next(iter(KEYS))} SET b = b + 1000")
     chunked = read_in_chunks(tmp_path / "chunks", server, 3)
     whole = read_in_chunks(tmp_path / "whole", server, 1000)
+    for folder in ("chunks", "whole"):
+        states = read_state(Disk(tmp_path / folder)).tables
+        assert {name: (one.state, one.why) for name, one in states.items()} == dict.fromkeys(states, ("done", ""))
     tables = {str(line.get("table")): line for line in chunked if line["k"] == "row"}
     assert len(tables) == len(KEYS) - 1, "one is empty"
     for table in tables:

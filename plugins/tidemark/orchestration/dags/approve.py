@@ -6,7 +6,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param
 
 from tidemark.orchestration.dags.docs import APPROVE_DOC, spell_doc
-from tidemark.orchestration.dags.frame import make_options, make_task
+from tidemark.orchestration.dags.frame import ASKING, make_options, make_task
 from tidemark.orchestration.tasks import approval as tasks_approval
 from tidemark.settings.model import Settings
 
@@ -31,9 +31,9 @@ def approve_dags(settings: Settings) -> dict[str, DAG]:
         find = make_task(tasks_approval.find)()
         approval = ApprovalOperator(
             task_id="approval",
-            execution_timeout=None,  # one of `default_args` would end the waiting for a person
             subject="{{ params.link }}: shall these files be dropped?",
             body="{{ ti.xcom_pull(task_ids='find')['said'] }}",
+            **ASKING,
         )
         approved = make_task(tasks_approval.approve)(find)
         find >> approval >> approved

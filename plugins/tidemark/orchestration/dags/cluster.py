@@ -9,7 +9,7 @@ from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.orchestration.dags.docs import SCALE_DOC, spell_doc
-from tidemark.orchestration.dags.frame import make_options, make_task
+from tidemark.orchestration.dags.frame import ASKING, make_options, make_task
 from tidemark.orchestration.tasks import cluster
 from tidemark.settings.model import Settings
 
@@ -84,9 +84,9 @@ def _add_steps(receiver: str) -> None:
     planned = make_step("plan")(receiver=receiver)
     approval = Approval(
         task_id="approval",
-        execution_timeout=None,  # one of `default_args` would end the waiting for a person
         subject="{{ params.kind }} {{ params.node or '' }}: shall it begin?",
         body="{{ ti.xcom_pull(task_ids='plan')['said'] }}",
+        **ASKING,
     )
     batches = make_step("phase_one")(receiver=receiver)
     # One after another: a task uses all the connections and the bandwidth that [cluster] allows.

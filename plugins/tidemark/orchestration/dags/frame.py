@@ -10,9 +10,12 @@ from airflow.sdk import DAG, task
 
 from tidemark.orchestration.dags.docs import spell_doc
 from tidemark.orchestration.dags.notices import make_callbacks
-from tidemark.orchestration.retry_policy import RETRY_ARGUMENTS
+from tidemark.orchestration.retry_policy import RETRIES, RETRY_ARGUMENTS
 from tidemark.settings.model import AirflowSettings, LinkSettings
 
+ASKING = {"execution_timeout": None, "retries": RETRIES}
+"""For a task that asks a person, whatever `default_args` says. A timeout would end the waiting. An answer that comes before
+the scheduler has heard that the asking is over fails the try (Airflow 3.3.2): the person is asked again."""
 _SECONDS = ("retry_delay", "max_retry_delay", "execution_timeout")
 _PAUSED = {"airflow": None, "paused": True, "running": False}
 
