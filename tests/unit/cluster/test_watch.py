@@ -142,7 +142,7 @@ def test_why_says_of_a_group_and_of_a_node_its_role_its_version_and_what_it_wait
     watch(centre)
     away = ask(f"group:{header}")
     assert away.state == "short" and late in away.cause and away.next == f"./tidemark replica recover group:{header}"
-    assert any("missed 1 rounds of the watch" in line for line in away.evidence)
+    assert any("missed 1 round of the watch" in line for line in away.evidence)
     assert ask(f"node:{late}").state == "away"
     assert any("had no answer 1 times" in line for line in ask(f"node:{late}").evidence)
     centre.away = set()

@@ -53,10 +53,6 @@ class Holders:
     def open(self) -> Span:
         return self.spans[-1]
 
-    def owner_of(self, file: BucketFile) -> Span | None:
-        """The span that a file counts in, or None: nobody reads it."""
-        return next((span for span in self.spans if span.owns(file)), None)
-
     def encode(self) -> bytes:
         spans = [[s.fence, list(s.begin), s.end and list(s.end), s.length] for s in self.spans]
         body = json.dumps({"format": FORMAT, "seq": self.seq, "spans": spans})

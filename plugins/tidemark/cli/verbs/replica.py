@@ -184,7 +184,7 @@ def _print_decided(screen: Screen, decided: Decided) -> None:
 def _print_watched(screen: Screen, watched: Watched) -> None:
     screen.print_line(f"{format_count(watched.nodes, 'node')} asked for {format_count(watched.groups, 'group')}")
     lines = [
-        *(f"offline: {node} missed {count:,} rounds" for node, count in watched.offline.items()),
+        *(f"offline: {node} missed {format_count(count, 'round')}" for node, count in watched.offline.items()),
         *(f"master of {group}: {node}" for group, node in watched.masters.items()),
         *(f"home again: {node} is master of {group}" for group, node in watched.home.items()),
         *(f"in step again: {node} in group {', '.join(groups)}" for node, groups in watched.recovered.items()),

@@ -25,7 +25,7 @@ from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.node_watch import WatchRow, read_watch
 from tidemark.ledger.cluster.operations import OperationRow
 from tidemark.ledger.cluster.tables import NodeRow
-from tidemark.progress import format_size
+from tidemark.progress import format_count, format_size
 from tidemark.proof.cluster.replicas import GroupReplicasView, ReplicaView, show_replicas
 from tidemark.proof.cluster.show import table_of, view_of
 from tidemark.proof.cluster.view import ChangeView, NodeView
@@ -282,7 +282,7 @@ def explain_group(group: GroupReplicasView, watched: Mapping[str, WatchRow]) -> 
         missed = watched[member.node].misses if member.node in watched else 0
         words = f"{member.node}: {member.role.value} at version {member.version}, epoch {member.epoch}"
         words += "".join(f"; {said}" for said in (member.why, member.recovery) if said)
-        evidence.append(words + (f"; missed {missed} rounds of the watch" if missed else ""))
+        evidence.append(words + (f"; missed {format_count(missed, 'round')} of the watch" if missed else ""))
     about = f"group:{group.group}", "group"
     masters = [member.node for member in group.members if member.role is Role.MASTER]
     fallen = [member.node for member in group.members if member.role in (Role.UNSYNCED, Role.OFFLINE)]
