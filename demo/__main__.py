@@ -10,6 +10,12 @@ from pathlib import Path
 from demo.command import StoryBroke
 from demo.story import Outcome, Story
 
+LEFT_OUT = {
+    "SSH: the sites were plain folders. apt-get install openssh-server": "ssh",
+    "changes: there is no MariaDB. apt-get install mariadb-server": "mariadb",
+}
+"""What the last screen says where a part is missing, and the figure of the outcome that tells."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tidemark demo", description=__doc__)
@@ -47,11 +53,7 @@ def last_screen(outcome: Outcome) -> str:
         f"  {verdict}  {outcome.files} files, {outcome.bytes:,} bytes, {outcome.seconds} s",
         f"  heat map   {outcome.coverage_html}",
         f"  go on      ./tidemark --config {outcome.settings} status   (or up: Airflow's pages again)",
-        *(
-            []
-            if outcome.ssh
-            else ["  left out   SSH: the sites were plain folders. apt-get install openssh-server, then the demo again"]
-        ),
+        *(f"  left out   {what}, then the demo again" for what, there in LEFT_OUT.items() if not getattr(outcome, there)),
         "",
     ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The demo: first sync, late data, deletions, a kill in the middle and a rerun, data nodes, Airflow, Spark, the proof."""
+"""The demo: first sync, late data, deletions, a kill in the middle, data nodes, changes, Airflow, Spark, the proof."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from demo.answers import judge
+from demo.changes import Changes
 from demo.command import StoryBroke, import_command, kill_in_the_middle, run_beside, tidemark
 from demo.nodes import Nodes
 from demo.pages import Pages
@@ -33,6 +34,7 @@ class Outcome:
     seconds: float = 0.0
     ui: str = ""
     ssh: bool = False
+    mariadb: bool = False
     killed: bool = False
     coverage_html: str = ""
     settings: str = ""
@@ -87,6 +89,7 @@ class Story:
             self._step("Airflow is up, and runs windfarm's DAG", lambda: self._begin_in_airflow(wind))
         self._step("three data nodes; the disk of one is emptied while they are loaded", nodes.wipe_one)
         self._step("their ledger is deleted", nodes.lose_ledger)
+        self._follow_changes()
         if self.pages is not None:
             self._step("windfarm has synced as a DAG; Spark loads and merges", lambda: self._end_in_airflow(wind))
         else:
@@ -98,6 +101,18 @@ class Story:
         self._step("coverage and verify --deep", self._prove)
         self.outcome.ok = not (self.outcome.missing or self.outcome.duplicates or self.outcome.foreign)
         self.outcome.ok = self.outcome.ok and self.outcome.coverage == 1.0
+
+    def _follow_changes(self) -> None:
+        changes = Changes(self.stage / "changes")
+        try:
+            if changes.why_not:
+                return
+            self.outcome.mariadb = True
+            self._step("a table of a MariaDB is read, and changes; its capture is killed with -9", changes.capture)
+            self._step("two shards of its changes are read, rewound, read again", changes.read_twice)
+            self._step("a Delta table follows it; its writer is killed with -9", changes.deliver)
+        finally:
+            changes.close()
 
     def _step(self, title: str, act: Callable[[], str]) -> None:
         began = time.monotonic()

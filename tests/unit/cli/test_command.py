@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -74,9 +75,10 @@ def test_a_verb_that_only_looks_makes_no_ledger(tidemark: Command, deployment: P
     assert tidemark("plan", "plant1", "--json").json["files"] > 0
 
 
-def test_a_demo_without_sshd_says_what_to_install() -> None:
-    assert "apt-get install openssh-server" in last_screen(Outcome(ok=True))
-    assert "openssh" not in last_screen(Outcome(ok=True, ssh=True))
+@pytest.mark.parametrize(("part", "package"), [("ssh", "openssh-server"), ("mariadb", "mariadb-server")])
+def test_a_demo_that_lacks_a_part_says_what_to_install(part: str, package: str) -> None:
+    assert f"apt-get install {package}" in last_screen(Outcome(ok=True))
+    assert package not in last_screen(replace(Outcome(ok=True), **{part: True}))
 
 
 def test_the_help_lists_the_verbs_and_the_exit_codes(tidemark: Command) -> None:
