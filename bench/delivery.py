@@ -10,6 +10,11 @@
     slow_clients_x        rows a second of a consumer beside them, to the one alone
     spark_to_parquet      `spark.read` of 4 shards, an aggregate of three columns, to Spark on the same rows in Parquet
     spark_11_to_4         every row of 11 shards taken in order in Python, to the same of 4; local[2], a warm session
+    live_x                changes a second from a running MariaDB to a consumer's Arrow rows, the 600,000 of `bench changes`,
+                          start of the command included; to those of Debezium's engine with JSON
+    lag_p99_s             seconds from a COMMIT to its row at a consumer, 99th percentile, 1,000 transactions a second
+    delta_to_duckdb       `changes deliver` of 1,000,000 changes onto 5,000,000 rows, to DuckDB with the same on Parquet
+    rewind_preview_s      seconds of the preview of a rewind over 10,000,000 changes
 
 Each consumer counts its rows, and a wrong number ends the run.
 """
@@ -29,13 +34,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.debezium import best_rate
 from bench.delivery_data import ROWS, make_store
+from bench.delivery_live import measure_bulk, measure_lag
 from bench.delivery_run import TOKEN, hold_slowly
+from bench.delivery_sinks import measure_rewind, measure_sink
 from bench.measure import Contender, report
 from bench.rows import REPOSITORY, say
 
 RUN = [sys.executable, "-m", "bench.delivery_run"]
-PARTS = ("serve", "spark")
+PARTS = ("serve", "spark", "live", "sink", "rewind")
 SLOW = 50
 PROTOBUF_ROWS = 200_000
 
@@ -66,6 +74,8 @@ class Found:
 
     ratios: dict[str, float] = field(default_factory=dict)
     ours: dict[str, Contender] = field(default_factory=dict)
+    peers: dict[str, Contender] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
     rates: dict[str, list[float]] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
@@ -83,7 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidemark-bench-")))
         say(f"{asked.rows:,} changes")
-        make_store(folder / "store", asked.rows)
+        if {"serve", "spark"} & set(parts):
+            make_store(folder / "store", asked.rows)
         (folder / "tidemark.toml").write_text('[sources.orders]\nstore = "store"\n')
         (folder / "changes.tokens").write_text(f"{TOKEN} bench\n")
         found, rounds = Found(), 1 if asked.quick else 5
@@ -91,8 +102,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _measure_server(found, folder, rounds, asked.rows)
         if "spark" in parts:
             _measure_spark(found, folder, rounds, asked.rows)
+        if "live" in parts:
+            _measure_live(stack, found, folder, rounds)
+        if "sink" in parts:
+            _measure_sink(found, folder, rounds, asked.rows / ROWS)
+        if "rewind" in parts:
+            found.ours["rewind"] = measure_rewind(folder / "rewind", rounds, asked.rows / ROWS)
+            found.ratios["rewind_preview_s"] = found.ours["rewind"].median_seconds
         papers = {name: one.as_json() for name, one in found.ours.items()}
-        paper = report("delivery", found.ratios, papers, {}, rates=found.rates, seconds=found.seconds)
+        peers = {name: one.as_json() for name, one in found.peers.items()}
+        more = {"absent": found.absent, "rates": found.rates, "seconds": found.seconds}
+        paper = report("delivery", found.ratios, papers, peers, **more)
     print(json.dumps(paper if asked.json else paper["ratios"], indent=None if asked.json else 1))
     return 0
 
@@ -148,6 +168,26 @@ def _measure_spark(found: Found, folder: Path, rounds: int, rows: int) -> None:
         "spark_to_parquet": median["shards_4"] / median["parquet"],
         "spark_11_to_4": median["pass_11"] / median["pass_4"],
     }
+
+
+def _measure_live(stack: ExitStack, found: Found, folder: Path, rounds: int) -> None:
+    ours, debezium = measure_bulk(stack, folder / "live", rounds, found.absent)
+    found.ours["live"] = ours
+    found.rates["live"] = ours.rates[-rounds:]
+    if debezium is not None:
+        found.peers["debezium json"] = debezium
+        found.rates["debezium json"] = debezium.rates[-rounds:]
+        found.ratios["live_x"] = best_rate([ours]) / best_rate([debezium])
+    found.ratios["lag_transactions_s"], found.ratios["lag_p99_s"] = measure_lag(stack, folder / "lag", rounds)
+
+
+def _measure_sink(found: Found, folder: Path, rounds: int, scale: float) -> None:
+    found.ours["deliver"], duckdb = measure_sink(folder / "sink", rounds, scale)
+    if duckdb is None:
+        found.absent["duckdb"] = "./tidemark bench merge --install"
+        return
+    found.peers["duckdb"] = duckdb
+    found.ratios["delta_to_duckdb"] = found.ours["deliver"].median_seconds / duckdb.median_seconds
 
 
 def _rows_a_second(consumer: Contender, wanted: int, most: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +33,44 @@ SHAPE = Shape(
 )
 
 
+Step = tuple[Op, Any]
+"""What a transaction does, and to which ids."""
+
+
 def make_store(folder: Path, count: int = ROWS) -> None:
     """Two thirds inserts, a quarter updates, deletes: as the load of `bench changes`."""
-    writer = Writer(Disk(folder), 1)
     inserted, updated = count * 8 // 12, count * 3 // 12
-    for seq, first in enumerate(range(0, count, STATEMENT), 1):
-        op = Op.INSERT if first < inserted else Op.UPDATE if first < inserted + updated else Op.DELETE
-        ids = np.arange(first, first + STATEMENT, dtype=np.uint64) % np.uint64(inserted)
-        old, new = _make_image(ids, 0), _make_image(ids, 1)
-        none = [pa.nulls(STATEMENT, column.type) for column in old]
-        absent = pa.nulls(STATEMENT, pa.binary())
-        columns = [pa.array(np.full(STATEMENT, op, np.uint8)), absent, absent]
-        columns += [*(old if op.has_before else none), *(new if op.has_after else none)]
-        rows = Rows(SHAPE, pa.RecordBatch.from_arrays(columns, schema=SHAPE.arrow_schema()))
+
+    def choose(first: int) -> Op:
+        return Op.INSERT if first < inserted else Op.UPDATE if first < inserted + updated else Op.DELETE
+
+    write_steps(folder, ((choose(first), range_of(first, inserted)) for first in range(0, count, STATEMENT)))
+
+
+def range_of(first: int, most: int) -> Any:
+    """The ids of a transaction, from `first` on; behind `most` they begin anew."""
+    return np.arange(first, first + STATEMENT, dtype=np.uint64) % np.uint64(most)
+
+
+def write_steps(folder: Path, steps: Iterable[Step]) -> None:
+    """A store with a transaction for each step."""
+    writer = Writer(Disk(folder), 1)
+    for seq, (op, ids) in enumerate(steps, 1):
         place = BinlogInfo(
             1, 1, 1, 1000 * seq, bytes.fromhex(UUID.replace("-", "")), seq, 0, 1_790_000_000_000_000 + seq * 1000
         )
-        writer.append(Transaction(place, f"{UUID}:{seq}", seq, (rows, Mark("commit", "xid"))), f"{UUID}:1-{seq}")
+        found = Transaction(place, f"{UUID}:{seq}", seq, (make_rows(op, ids), Mark("commit", "xid")))
+        writer.append(found, f"{UUID}:1-{seq}")
     writer.close()
+
+
+def make_rows(op: Op, ids: Any) -> Rows:
+    old, new = _make_image(ids, 0), _make_image(ids, 1)
+    none = [pa.nulls(STATEMENT, column.type) for column in old]
+    absent = pa.nulls(STATEMENT, pa.binary())
+    columns = [pa.array(np.full(STATEMENT, op, np.uint8)), absent, absent]
+    columns += [*(old if op.has_before else none), *(new if op.has_after else none)]
+    return Rows(SHAPE, pa.RecordBatch.from_arrays(columns, schema=SHAPE.arrow_schema()))
 
 
 def _make_image(ids: Any, version: int) -> list[Any]:
