@@ -4,6 +4,7 @@
 a table of ten columns; two thirds are inserts, a quarter updates. Whole processes, rounds in turn. Ratios of median times:
 
     decode_bulk, decode_oltp              every value of a log as Arrow, to `mariadb-binlog -v`; `…_pure`: without a compiler
+    decode_compressed                     the same of the bulk in the log of a MySQL that compresses it, to `mysqlbinlog -v`
     capture_to_decode_bulk, …_oltp        server to durable store by the command, to the decoding alone
     capture_bulk_rows_s, …_oltp_rows_s    changes a second, server to durable store
     capture_bulk_x, capture_oltp_x        times the changes a second of Debezium's engine, in its faster form
@@ -36,6 +37,7 @@ from bench.debezium import FORMATS, Debezium, best_rate, compile_engine
 from bench.measure import Contender, alternate, report, warm
 from bench.merge import PEERS
 from bench.rows import REPOSITORY, say
+from tests.services import mysql
 from tests.services.mariadb import PASSWORD, USER, MariaDb, start
 from tests.services.processes import PartMissing
 from tidemark.changes.sources.source import BOOTSTRAP
@@ -98,8 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             loads.append(Load(name, server, log, folder / name, debezium=engine))
             loads[-1].write_settings()
         rounds = 1 if asked.quick else 5
+        compressed = _measure_compressed(stack, rounds, absent)
         both = _measure_bootstrap(stack, folder, rounds)
-        paper = _measure(loads, rounds, both, absent)
+        paper = _measure(loads, rounds, both, compressed, absent)
     print(json.dumps(paper if asked.json else paper["ratios"], indent=None if asked.json else 1))
     return 0
 
@@ -131,6 +134,24 @@ def _measure_bootstrap(stack: ExitStack, folder: Path, rounds: int) -> tuple[Con
     return ours, dump
 
 
+def _measure_compressed(stack: ExitStack, rounds: int, absent: dict[str, str]) -> tuple[Contender, Contender] | None:
+    """Decoding the log of a MySQL that compresses it, in turns with mysqlbinlog; None: with the reason in `absent`."""
+    say("bulk, compressed by MySQL")
+    try:
+        server = mysql.start({"binlog_transaction_compression": "ON", "max_binlog_size": "1073741824"})
+        tool = mysql.command("usr/bin/mysqlbinlog", "--no-defaults", "-v", "--base64-output=decode-rows")
+    except PartMissing as missing:
+        absent["mysqlbinlog"] = str(missing)
+        return None
+    stack.callback(server.close)
+    log = str(make_load(server, "bulk"))
+    ours = Contender("decode compressed", [*RUN, "decode", log, str(ROWS["bulk"])])
+    peer = Contender("mysqlbinlog", [*tool, log])
+    warm([ours, peer], REPOSITORY)
+    alternate([ours, peer], rounds, REPOSITORY)
+    return ours, peer
+
+
 def _compile_debezium(folder: Path, absent: dict[str, str]) -> str:
     """The class path of Debezium's engine, or "" with the reason in `absent`."""
     (folder / "debezium").mkdir()
@@ -142,11 +163,14 @@ def _compile_debezium(folder: Path, absent: dict[str, str]) -> str:
 
 
 def _measure(
-    loads: Sequence[Load], rounds: int, bootstrap: tuple[Contender, Contender | None], absent: dict[str, str]
+    loads: Sequence[Load],
+    rounds: int,
+    bootstrap: tuple[Contender, Contender | None],
+    compressed: tuple[Contender, Contender] | None,
+    absent: dict[str, str],
 ) -> dict[str, object]:
     ours: dict[str, Contender] = {}
     peers: dict[str, Contender] = {}
-    absent["mysqlbinlog"] = "no server of MySQL is started from here yet"
     for load in loads:
         if load.debezium:
             peers |= {f"debezium {load.name} {form}": load.debezium.contend(load.rows, form) for form in FORMATS}
@@ -181,6 +205,10 @@ def _measure(
     if dump is not None:
         peers["mariadb-dump"] = dump
         ratios["bootstrap_to_dump"] = ours["bootstrap"].median_seconds / dump.median_seconds
+    if compressed is not None:
+        ours["decode compressed"], peers["mysqlbinlog"] = compressed
+        ratios["decode_compressed"] = compressed[0].median_seconds / compressed[1].median_seconds
+        ratios["cpu_decode_compressed"] = _cpu_seconds(compressed[0]) / _cpu_seconds(compressed[1])
     sides = [{name: one.as_json() for name, one in side.items()} for side in (ours, peers)]
     return report("changes", ratios, *sides, absent=absent)
 
