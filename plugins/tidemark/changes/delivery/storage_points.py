@@ -19,7 +19,7 @@ from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo
 from tidemark.changes.store.read import Reader, Stretch, at_first_outside, at_position
-from tidemark.errors import BinlogGapError, NotFoundError, PermanentError, UsageError
+from tidemark.errors import BinlogGapError, NotFoundError, PermanentError, RetryableError, UsageError
 from tidemark.ledger.delivery import EARLIEST, LATEST, NORMAL, StoragePoint
 
 FORMAT = 1
@@ -129,9 +129,24 @@ def locate(disk: Disk, point: StoragePoint, what: str, where: str = "") -> Start
     """Where a shard goes on. `what`: whose point it is. `where`: what the store is called, if not by its path.
 
     Raises BinlogGapError where retention took that, PermanentError where the store is another one, StoreBehindError where it
-    ends before it.
+    ends before it, RetryableError where that is not known, for a capture takes it over.
     """
     reader, where = Reader(disk), where or f"the store {disk.root}"
+    try:
+        return _locate(reader, point, what, where)
+    except BinlogGapError:
+        raise
+    except PermanentError as other:
+        if not reader.view.is_claimed:
+            raise
+        raise RetryableError(
+            f"{what} stands at seq:{point.seq}; {where} is taken over by a capture, and its end is not known",
+            hint="let the capture go on, then again",
+            subject=what,
+        ) from other
+
+
+def _locate(reader: Reader, point: StoragePoint, what: str, where: str) -> Start:
     done = point.seq if point.event_index else point.seq - 1
     if not point.change_id and not point.gtids:  # nothing is done yet
         if reader.view.end.seq and point.seq < reader.first:

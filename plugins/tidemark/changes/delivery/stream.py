@@ -40,7 +40,7 @@ from tidemark.changes.delivery.members import (
 from tidemark.changes.delivery.shards import Sharding, Wants
 from tidemark.changes.delivery.storage_points import Place, Start, locate, parse_point_text, point_text
 from tidemark.changes.store.disk import Disk
-from tidemark.changes.store.read import Reader
+from tidemark.changes.store.read import Reader, open_whole
 from tidemark.errors import LeaseHeldError, LeaseLostError, NotFoundError, RetryableError, TidemarkError, UsageError
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.delivery import StoragePoint, TaskRow, move_point, read_points, read_task
@@ -392,9 +392,10 @@ class Stream(BatchStream):
             self._member = self._acquire_member(connection)
         self._renewed, self._valid_until = began, began + self.leases.ttl
         self._saved_at = began
-        self._until = Reader(self.disk).view.end.seq
+        self._until = open_whole(self.disk).view.end.seq if not self.options.follow else 0
         try:
-            self.beat()
+            with suppress(RetryableError):  # a capture takes the store over: the next beat tries again
+                self.beat()
         except BaseException:
             self.close()
             raise

@@ -20,8 +20,8 @@ from tidemark.changes.delivery.shards import Sharding, Wants
 from tidemark.changes.delivery.storage_points import locate, point_at
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Rows
-from tidemark.changes.store.read import Reader
-from tidemark.errors import BinlogGapError, NotFoundError, PermanentError, UsageError
+from tidemark.changes.store.read import Reader, open_whole
+from tidemark.errors import BinlogGapError, NotFoundError, PermanentError, RetryableError, UsageError
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.delivery import (
     EARLIEST,
@@ -85,7 +85,7 @@ def open_task(ledger: Ledger, disk: Disk, wanted: Wanted, now: float, *, of_sink
             version_ts=version,
         )
         Sharding(task.shards, task.hash, task.key_change, task.columns)  # or it raises
-        point = _first_point(Reader(disk), wanted.start, version)
+        point = _first_point(open_whole(disk), wanted.start, version)
         with ledger.write() as connection:
             found = create_task(connection, task, dict.fromkeys(range(task.shards), point))
     check_same(found, wanted)
@@ -178,7 +178,7 @@ def plan_rewind(
     unknown = sorted(set(shards) - set(was))
     if unknown:
         raise NotFoundError(f"task {name} has no shard {unknown[0]}: 0 to {task.shards - 1}", subject=str(unknown[0]))
-    reader = Reader(disk)
+    reader = open_whole(disk)
     try:
         found = find_point(reader, to)
     except NotFoundError as gone:
@@ -207,11 +207,12 @@ def plan_reshard(ledger: Ledger, disk: Disk, wants: Wants, name: str, shards: in
     Sharding(shards, task.hash, task.key_change, task.columns)  # or it raises
     version = max(int(now * 1000), task.version_ts + 1)
     changed = replace(task, shards=shards, generation=task.generation + 1, version_ts=version)
+    reader = open_whole(disk)
     starts = {shard: locate(disk, point, f"task {name}, shard {shard}") for shard, point in was.items()}
     if all(start.seq == was[shard].seq and not start.known for shard, start in starts.items()):
         earliest = replace(min(was.values(), key=lambda point: point.order), version_ts=version)
     else:
-        earliest = point_at(Reader(disk), min(start.seq for start in starts.values()), version)
+        earliest = point_at(reader, min(start.seq for start in starts.values()), version)
     counted = _count(disk, wants, task, {shard: (earliest.seq, start.seq) for shard, start in starts.items()})
     undo = [f"./tidemark changes reshard {name} --shards {task.shards}"]
     return Change(task, changed, dict.fromkeys(range(shards), earliest), *counted, undo, was)
@@ -250,7 +251,7 @@ def _count(
     disk: Disk, wants: Wants, task: TaskRow, ranges: Mapping[int, tuple[int, int]]
 ) -> tuple[list[Stretch], int, int, bool]:
     """The stretches of shards, how many transactions and rows come again, and whether rows are counted or estimated."""
-    reader = Reader(disk)
+    reader = open_whole(disk)
     spans = {shard: (max(first, reader.first), min(end, reader.view.end.seq + 1)) for shard, (first, end) in ranges.items()}
     begin = min((first for first, end in spans.values() if first < end), default=0)
     stop = max((end for first, end in spans.values() if first < end), default=0)
@@ -306,7 +307,7 @@ def show_task(leases: Leases, disk: Disk, task: TaskRow, now: float) -> dict[str
             locate(disk, point, f"task {task.name}, shard {shard}")
         except BinlogGapError:
             one["overrun"] = True
-        except PermanentError as trouble:  # of this task alone: the others are told as well
+        except (PermanentError, RetryableError) as trouble:  # of this task alone: the others are told as well
             one["trouble"] = trouble.message
         shown.append(one)
     return {

@@ -25,7 +25,7 @@ from tidemark.changes.delivery.tasks import Wanted
 from tidemark.changes.sinks.batches import Content, Limits, find_batch_end, read_content
 from tidemark.changes.sinks.show import sink_settings_of
 from tidemark.changes.sources.source import Source, find_source
-from tidemark.changes.store.read import Reader
+from tidemark.changes.store.read import Reader, open_whole
 from tidemark.errors import NotFoundError, PermanentError, UsageError
 from tidemark.ledger.delivery import (
     STOPPED,
@@ -137,7 +137,7 @@ def deliver_sink(sink: Sink, request: Request | None = None) -> Delivered:
     leases = Leases(sink.app.ledger, sink.app.identity)
     with leases.hold_lease(f"sink:{sink.name}", holder) as lease:
         _open_task(sink)
-        reader, done = Reader(sink.source.disk), Delivered()
+        reader, done = open_whole(sink.source.disk), Delivered()
         until = reader.view.end.seq + 1
         if run.to or run.end is not None:
             until = min(until, points.number_of_point(reader, run.to) if run.to else run.end or 0)
@@ -225,7 +225,7 @@ def _find_first(sink: Sink, there: Mapping[int, StoragePoint]) -> int:
 def _has_known_behind(sink: Sink, start: Start) -> bool:
     """Whether a transaction that is done stands behind a place. A set may also have some that stand nowhere: from before the
     store begins, of which the places within its first block do not tell, or that the server purged."""
-    known, reader = parse_gtids(start.known), Reader(sink.source.disk)
+    known, reader = parse_gtids(start.known), open_whole(sink.source.disk)
     for stretch in reader.read_stretches(start.seq) if known is not None else ():
         before = parse_gtids(stretch.gtids)
         if type(before) is type(known) and before >= known:  # type: ignore[operator]
@@ -253,7 +253,7 @@ def _write(sink: Sink, lease: Lease, planned: tuple[SinkBatch, Content], effect:
             known = read_sink_tables(connection, sink.name)
         found = sink.target.write(batch, content, known, check)
         changed = [one for one in found if known.get(one.name) != one]
-    after = point_at(Reader(sink.source.disk), batch.end, batch.version_ts)
+    after = point_at(open_whole(sink.source.disk), batch.end, batch.version_ts)
     with ledger.write() as connection:
         assert_held(connection, lease)
         task = read_task(connection, sink.name, lock=True)

@@ -37,7 +37,7 @@ from tidemark.changes.sinks.fold import MisfitError, cast_columns, cast_rows, ke
 from tidemark.changes.sources.source import Request as Capture
 from tidemark.changes.sources.source import ask_bootstrap, capture_source, find_end, login_of, wants_of
 from tidemark.changes.store.model import Shape
-from tidemark.changes.store.read import Reader
+from tidemark.changes.store.read import Reader, open_whole
 from tidemark.errors import LeaseHeldError, NotFoundError, PermanentError, RetryableError
 from tidemark.ledger.delivery import STOPPED, SinkTable, read_batch, read_points, read_sink_tables
 from tidemark.progress import Progress, Tick, ignore_progress
@@ -186,7 +186,7 @@ def _bring_store_to(sink: Sink, place: FilePosition, tables: Tables) -> int:
                 subject=sink.source.name,
             )
         time.sleep(_ASK_SECONDS)
-    return points.number_of_point(Reader(disk), point)
+    return points.number_of_point(open_whole(disk), point)
 
 
 def _has(sink: Sink, place: FilePosition, gtids: str) -> bool:
@@ -275,7 +275,7 @@ class _Look:
             return frozenset()
         names = [column.name for column in shape.columns]
         places = [names.index(name) for name in key]
-        found = find_changed(Reader(self.sink.source.disk), shape, places, self.seen, end=self.pinned.end)
+        found = find_changed(open_whole(self.sink.source.disk), shape, places, self.seen, end=self.pinned.end)
         if found is None:
             raise RetryableError(
                 f"what changed in {shape.database}.{shape.table} while the snapshot was opened is not known",

@@ -16,7 +16,7 @@ from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.sources.source import Source, disk_of, find_end, login_of, wants_of
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.read import Reader
-from tidemark.changes.store.view import walk_blocks
+from tidemark.changes.store.view import read_next_view, walk_blocks
 from tidemark.changes.trust.answers import Answers, StoreEnd, ask_server
 from tidemark.changes.trust.gaps import OPEN, read_gaps
 from tidemark.changes.trust.headroom import measure_headroom
@@ -51,7 +51,7 @@ def is_captured(app: App, name: str) -> bool:
 def show_source(source: Source) -> dict[str, Any]:
     """What is known of a source, as the object of `changes show --json`."""
     disk = disk_of(source.settings)
-    reader, origin = Reader(disk), read_origin(disk)
+    reader, origin = Reader(disk, read_next_view(disk)), read_origin(disk)
     end, store_end = reader.view.end, find_end(disk)
     gaps = read_gaps(disk)
     seen = ask_source(source, store_end)
@@ -120,7 +120,7 @@ def show_tasks_of(app: App, source: str = "") -> list[dict[str, Any]]:
 
 def note_source(source: Source) -> dict[str, Any]:
     """What the store alone says of a source: for a monitor that asks each minute, also while the server is away."""
-    store_end, view = find_end(source.disk), Reader(source.disk).view
+    store_end, view = find_end(source.disk), read_next_view(source.disk)
     gaps = [gap for gap in read_gaps(source.disk) if gap.state == OPEN]
     state = "capturing" if is_captured(source.app, source.name) else "idle" if store_end else "new"
     place = store_end.position if store_end else None

@@ -47,7 +47,8 @@ from tidemark.changes.store import retain as cleaning
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.holders import Fences
 from tidemark.changes.store.layout import hour_name
-from tidemark.changes.store.read import Found, Reader, Target
+from tidemark.changes.store.read import Found, Reader, Target, open_whole
+from tidemark.changes.store.view import read_next_view
 from tidemark.changes.store.write import Writer
 from tidemark.changes.trust.answers import StoreEnd, ask_server
 from tidemark.changes.trust.gaps import OPEN, REPAIRED, Gap, find_gap, pass_gap, read_gaps, record_gap, update_gap
@@ -95,7 +96,7 @@ class Source:
 
     def open_reader(self) -> Reader:
         """The store as it is now. Raises NotFoundError where nothing was captured."""
-        reader = Reader(self.disk)
+        reader = open_whole(self.disk)
         if not reader.view.end.seq:
             raise NotFoundError(
                 f"source {self.name} has no changes yet", hint=f"./tidemark changes capture {self.name}", subject=self.name
@@ -146,7 +147,7 @@ def login_of(settings: SourceSettings) -> connection.SourceSettings:
 
 def find_end(disk: Disk) -> StoreEnd | None:
     """Where a store ends; None of an empty one."""
-    view, origin = Reader(disk).view, read_origin(disk)
+    view, origin = read_next_view(disk), read_origin(disk)
     if not view.end.seq or origin is None:
         return None
     info = view.end.info
@@ -192,7 +193,7 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
     until = points.parse_point(request.until) if request.until else None
     with _hold_capture(source) as lease:
         rules = _make_rules(source, progress, files=bool(request.files))
-        is_new = not Reader(disk).view.end.seq
+        is_new = not read_next_view(disk).end.seq
         if request.start and not is_new:
             raise UsageError(
                 f"source {source.name} has changes already: a capture goes on where they end",
@@ -528,7 +529,7 @@ def retain_source(source: Source, is_asked_to_end: Callable[[], bool] = bool) ->
 
 def name_oldest(source: Source) -> str | None:
     """The oldest transaction of the store as a POINT; None of an empty one."""
-    reader = Reader(source.disk)
+    reader = Reader(source.disk, read_next_view(source.disk))
     return f"seq:{reader.first}" if reader.view.end.seq else None
 
 

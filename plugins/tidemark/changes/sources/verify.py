@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.sources.source import Source, open_files, resume_source, wants_of
-from tidemark.changes.store.read import Reader
 from tidemark.changes.store.verify import Verified, verify_store
+from tidemark.changes.store.view import read_next_view
 from tidemark.changes.trust.gaps import OPEN, Gap, is_in_gap, read_gaps
 from tidemark.progress import Progress, ignore_progress
 
@@ -87,4 +87,4 @@ def is_verify_due(source: Source) -> bool:
         last = int(source.disk.read(VERIFIED))
     except (FileNotFoundError, ValueError):
         last = 0
-    return bool(Reader(source.disk).view.end.seq) and source.app.clock() - last >= VERIFY_SECONDS
+    return bool(read_next_view(source.disk).end.seq) and source.app.clock() - last >= VERIFY_SECONDS

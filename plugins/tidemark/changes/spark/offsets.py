@@ -10,7 +10,7 @@ from typing import Any
 
 from tidemark.changes.delivery.storage_points import Start, locate, point_at, point_fields, read_point_fields
 from tidemark.changes.store.disk import Disk
-from tidemark.changes.store.read import Reader
+from tidemark.changes.store.read import Reader, open_whole
 from tidemark.errors import BinlogGapError, PermanentError
 from tidemark.ledger.delivery import StoragePoint
 
@@ -47,6 +47,7 @@ def check_offset(source: str, disk: Disk, offset: Offset) -> int:
     """
     point = read_offset(source, offset)
     what = f"the checkpoint of source {source}"
+    open_whole(disk)  # or it says why the end is not known
     try:
         found = locate(disk, point, what)
     except BinlogGapError as gone:

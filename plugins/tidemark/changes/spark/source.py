@@ -27,7 +27,7 @@ from tidemark.changes.spark.options import Asked, parse_asked
 from tidemark.changes.spark.plan import Part, find_batch_end, read_part, split_span
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Shape
-from tidemark.changes.store.read import Reader
+from tidemark.changes.store.read import Reader, open_whole
 from tidemark.errors import NotFoundError, UsageError, hints_told
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class ChangesSource(DataSource):  # type: ignore[misc]
 
     def _look(self) -> Found:
         asked = parse_asked(self.options)
-        reader = Reader(Disk(Path(asked.store)))
+        reader = open_whole(Disk(Path(asked.store)))
         try:
             first = number_of_point(reader, asked.start)
         except NotFoundError:
@@ -167,7 +167,7 @@ class ChangesReader(DataSourceReader):  # type: ignore[misc]
 
     @hints_told()
     def partitions(self) -> list[Partition]:
-        reader, found = Reader(self._scan.disk), self._found
+        reader, found = open_whole(self._scan.disk), self._found
         first = number_of_point(reader, found.asked.start) if found.first is None else found.first  # None: it says why
         parts = split_span(reader, first, found.end, found.asked)
         return [Partition(part) for part in parts] or [Partition(None)]
@@ -190,7 +190,7 @@ class ChangesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     @hints_told()
     def initialOffset(self) -> Offset:
-        reader = Reader(self._scan.disk)
+        reader = open_whole(self._scan.disk)
         return self._make_offset(reader, number_of_point(reader, self._asked.start))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -199,18 +199,18 @@ class ChangesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     @hints_told()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         first = self._check(start)
-        reader = Reader(self._scan.disk)
+        reader = open_whole(self._scan.disk)
         end = reader.view.end.seq + 1 if self._target is None else self._target
         if isinstance(limit, ReadMaxRows) and first < end:
             end = find_batch_end(reader, first, end, limit.max_rows)
         return self._make_offset(reader, end) if first < end else start
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = Reader(self._scan.disk).view.end.seq + 1
+        self._target = open_whole(self._scan.disk).view.end.seq + 1
 
     @hints_told()
     def reportLatestOffset(self) -> Offset:
-        reader = Reader(self._scan.disk)
+        reader = open_whole(self._scan.disk)
         return self._make_offset(reader, reader.view.end.seq + 1)
 
     @hints_told()
@@ -220,7 +220,7 @@ class ChangesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
             from tidemark.changes.spark.task_point import TaskPoint
 
             self._task = TaskPoint(self._asked.settings, self._asked.source, self._asked.task, first)
-        return [Partition(part) for part in split_span(Reader(self._scan.disk), first, last, self._asked)]
+        return [Partition(part) for part in split_span(open_whole(self._scan.disk), first, last, self._asked)]
 
     def read(self, partition: Partition) -> Iterator[pa.RecordBatch]:
         with hints_told():

@@ -6,6 +6,7 @@ one block. Where an index is missing, the headers of blocks say the same.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,11 @@ from tidemark.changes.store.view import (
     read_view,
     walk_blocks,
 )
-from tidemark.errors import NotFoundError
+from tidemark.errors import NotFoundError, RetryableError
+
+WHOLE_SECONDS = 10.0
+_LOOK_SECONDS = 0.02
+_CLAIMED = "a capture began to take it over and did not end that: let ./tidemark changes capture run, then again"
 
 
 @dataclass(frozen=True)
@@ -129,6 +134,20 @@ class Stretch:
     @cached_property
     def _gtids(self) -> tuple[str, str]:
         return decode_gtids(self.rest[: self.header.head_bytes])
+
+
+def open_whole(disk: Disk, patience: float = WHOLE_SECONDS) -> Reader:
+    """A reader whose end is the store's own. Waits for a capture that takes the store over, which is a matter of seconds.
+
+    RetryableError: it does not come to that; whoever began it may be dead.
+    """
+    give_up = time.monotonic() + patience
+    while (reader := Reader(disk)).view.is_claimed:
+        if time.monotonic() >= give_up:
+            what = f"the end of the change store {disk.root} is not known"
+            raise RetryableError(what, hint=_CLAIMED, subject=str(disk.root))
+        time.sleep(_LOOK_SECONDS)
+    return reader
 
 
 class Reader:

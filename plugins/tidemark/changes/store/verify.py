@@ -8,7 +8,7 @@ from tidemark.changes.store.block import Header, decode_transactions
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.index import L1_PATH, Index
 from tidemark.changes.store.layout import EMPTY
-from tidemark.changes.store.read import Reader
+from tidemark.changes.store.read import open_whole
 from tidemark.changes.store.view import Bucket, missing_error
 from tidemark.errors import CorruptionError
 
@@ -27,7 +27,7 @@ class Verified:
 
 def verify_store(disk: Disk) -> Verified:
     """Read everything that counts. Raises CorruptionError where not even a view is to be had."""
-    reader = Reader(disk)
+    reader = open_whole(disk)
     headers: list[Header] = []
     problems, indexes = [], []
     last, former = EMPTY, ""

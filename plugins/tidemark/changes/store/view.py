@@ -53,13 +53,15 @@ class Group:
 
 @dataclass(frozen=True)
 class View:
-    """What readers see. `end` is the state after the last transaction, `gtids` the GTID set there."""
+    """What readers see. `end` is the state after the last transaction, `gtids` the GTID set there. `is_claimed`: somebody
+    takes the store over, or died of it: the former holder's end is left out."""
 
     holders: Holders | None = None
     buckets: Sequence[Bucket] = ()
     tail: Sequence[Group] = ()
     end: State = EMPTY
     gtids: str = ""
+    is_claimed: bool = False
 
 
 def read_view(disk: Disk, fence: int = 0) -> View:
@@ -79,6 +81,12 @@ def read_view(disk: Disk, fence: int = 0) -> View:
             missing = moved.message
         time.sleep(0.001)
     raise RetryableError(f"files of the change store {disk.root} kept moving", hint="run again")
+
+
+def read_next_view(disk: Disk) -> View:
+    """The view as the next holder finds it, also where one died of taking over: for who holds the lease of the writer, or
+    only shows how far the store is. Errors as of `read_view`."""
+    return read_view(disk, Fences.of(disk.list_names("holders")).claim)
 
 
 def walk_blocks(file: OpenFile, bucket: BucketId, start: int, end: int) -> Iterator[tuple[int, Header]]:
@@ -159,7 +167,8 @@ def _look_once(disk: Disk, fence: int) -> View:
         raise FileNotFoundError("a new holder took over meanwhile")
     if now.taking_over and now.claim != fence:
         # CRASH WINDOW: who claimed the store may be dead; its former end is not read until the next holder is there.
-        return _find_end(disk, replace(view, buckets=view.buckets[:-1], tail=())) if in_open else replace(blocks, tail=())
+        left = _find_end(disk, replace(view, buckets=view.buckets[:-1], tail=())) if in_open else replace(blocks, tail=())
+        return replace(left, is_claimed=True)
     return view
 
 

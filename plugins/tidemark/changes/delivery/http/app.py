@@ -48,6 +48,7 @@ from tidemark.errors import (
     LeaseLostError,
     NotFoundError,
     PermanentError,
+    RetryableError,
     TidemarkError,
     UsageError,
 )
@@ -482,6 +483,8 @@ def _refuse(wrong: TidemarkError) -> RefusedError:
         return RefusedError(404, "NOT_FOUND", wrong.message, wrong.hint)
     if isinstance(wrong, PermanentError):
         return RefusedError(422, "REFUSED", wrong.message, wrong.hint)
+    if isinstance(wrong, RetryableError):
+        return RefusedError(503, "NOT_YET", wrong.message, wrong.hint)
     return RefusedError(500, "FAILED", wrong.message, wrong.hint)
 
 
