@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from sqlalchemy.engine import Connection
-
 from tidemark.cluster.health.problems import whole_name
 from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas import cache
@@ -70,6 +68,9 @@ def _drop_strays(cluster: Cluster) -> None:
 def _remove_left_over(cluster: Cluster) -> dict[str, str]:
     """Remove files at nodes that have no row: a forward brought them and died before it could record them.
 
+    An output of a merge goes at once. Each has a name of its own and an operation before its first byte, so nobody brings
+    one without an operation again. A ledger that was made anew from its nodes knows nothing of a dead merge.
+
     Nothing is removed while a change is open, even if the files seem old: clocks may jump, and a move that continues after
     days finds the files it brought before.
     """
@@ -84,25 +85,21 @@ def _remove_left_over(cluster: Cluster) -> dict[str, str]:
             with cluster.app.ledger.read() as connection:
                 rows = copy_rows.copies_at(connection, receiver, node)
                 coming = {row.subject for row in operation_rows.proposed_operations(connection, receiver)}
-                given_up = _given_up(connection, receiver)
             known = {row.location for row in rows} | coming
             left = set(folder.list_leftovers(known, before))
-            left |= {path for path in folder.list_leftovers(known) if whole_name(path) in given_up}
+            merged = {path for path in folder.list_leftovers(known) if MERGED in path.rpartition("/")[2]}
             with cluster.app.ledger.read() as connection:  # read again: listing a node takes a while
+                live = catalog_rows.known_places(connection, receiver, {whole_name(path) for path in merged})
+                coming = {row.subject for row in operation_rows.proposed_operations(connection, receiver)}
+                left |= {path for path in merged if whole_name(path) not in live | coming}
                 if table_rows.open_change(connection, receiver) is not None:
                     return away  # a migration records a file only after it brought and proved it
                 left -= copy_rows.copies_of(connection, receiver, left).keys()
-                left -= {row.subject for row in operation_rows.proposed_operations(connection, receiver)}
+                left -= coming
             folder.remove_files(left)
         except TidemarkError as error:
             away[node] = error.message
     return away
-
-
-def _given_up(connection: Connection, receiver: str) -> set[str]:
-    """Return outputs of dead merges. Each has a name of its own, so nobody will bring them again."""
-    withdrawn = {location for location in operation_rows.withdrawn_puts(connection, receiver) if MERGED in location}
-    return withdrawn - catalog_rows.known_places(connection, receiver, withdrawn)
 
 
 def _forget_operations(cluster: Cluster) -> None:
