@@ -17,6 +17,7 @@ from tests.memory_store import MemoryStore
 from tests.moving_world import MovingWorld
 from tidemark.app import App
 from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
+from tidemark.cluster.migration.migrate import migrate_slots
 from tidemark.settings.model import ClusterSettings
 
 SMALL = ClusterSettings(replicas=2, quorum=1, slots=4, grace_hours=0, cache_bytes=0)
@@ -28,7 +29,8 @@ class ChangeWorld:
     def __init__(self, folder: Path, template: MovingWorld, wanted: Wanted) -> None:
         shutil.copytree(template.folder, folder)
         stores = {name: _copied(store) for name, store in template.stores.items()}
-        self.world = MovingWorld(folder, template.names, template.others, template.cluster, stores)
+        away = {wanted.gone} if wanted.supersedes else set()
+        self.world = MovingWorld(folder, template.names, template.others, template.cluster, stores, away)
         self.wanted = wanted
         self.folder = folder
         self.done = False
@@ -48,9 +50,14 @@ class ChangeWorld:
 
     def lose_power(self) -> None:
         self.world.audit()
-        self.world.proved()
+        if not self.world.away:
+            self.world.proved()
 
     def check(self) -> None:
+        if self.world.away:  # who died is back, with nothing that counts: it loses what came to it
+            self.world.away.clear()
+            with self.world.app() as app:
+                self.say(app)
         self.world.settled()
         before = self.world.sql("SELECT * FROM cluster_change"), self.world.sql("SELECT * FROM cluster_node")
         with self.world.app(nodes=self.nodes) as app:
@@ -78,19 +85,30 @@ def worlds(tmp_path: Path) -> Build:
 
     def build(wanted: Wanted) -> Callable[[], ChangeWorld]:
         (tmp_path / "template").mkdir()
-        template = MovingWorld(tmp_path / "template", ("n1", "n2", "n3"), ("n4",), SMALL)
+        template = MovingWorld(tmp_path / "template", ("n1", "n2", "n3"), ("n4", "n5"), SMALL)
         if wanted.kind != "init":
             with template.app(nodes=template.names) as app:
                 init_cluster(app, template.receiver)
         for partition in range(1 if wanted.kind == "init" else 3):
             template.put("root.sg", partition)
         template.put("root.sg", 3, 4, mods="deletion")
+        if wanted.supersedes:
+            with template.app() as app:
+                first = Wanted("replace", wanted.gone, gone="n2", request=wanted.supersedes)
+                change_nodes(app, template.receiver, first, wait=False)
+                some = [template.open(app).table.owners.index(wanted.gone)]
+                migrate_slots(app, template.receiver, slots=some)
         return lambda: ChangeWorld(tmp_path / str(next(counter)), template, wanted)
 
     return build
 
 
-CHANGES = [Wanted("init"), Wanted("add", "n4"), Wanted("remove", "n2", request="r1")]
+CHANGES = [
+    Wanted("init"),
+    Wanted("add", "n4"),
+    Wanted("remove", "n2", request="r1"),
+    Wanted("replace", "n5", gone="n4", request="r2", supersedes="r1"),  # who replaced n2 died with a part of its slots
+]
 every_change = pytest.mark.parametrize("wanted", CHANGES, ids=str)
 
 

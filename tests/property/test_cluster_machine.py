@@ -11,6 +11,7 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class ClusterMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="tidemark-machine-"))
         self.files: dict[str, str] = {}  # location → digest that readers see
         self.members: set[str] = set()
-        self.open: tuple[str, str] | None = None  # kind and node of the change that is open
+        self.open: Wanted | None = None  # the change that is open: kind, node and whom that replaces
         self.in_force = False  # whether its table is
 
     @initialize(
@@ -81,7 +82,20 @@ class ClusterMachine(RuleBasedStateMachine):
     @rule(death=DEATHS)
     def go_on(self, death: int) -> None:
         if self.open is not None:
-            self._change(Wanted(*self.open), True, death)
+            self._change(self.open, True, death)
+
+    @rule(gone=st.sampled_from(NODES), node=st.sampled_from(NODES), leaves=st.booleans(), wait=st.booleans(), death=DEATHS)
+    def supersede(self, gone: str, node: str, leaves: bool, wait: bool, death: int) -> None:
+        """A node of the table in force is replaced, or leaves, while slots of the change before still move."""
+        states = {str(name): state for name, state in self.world.sql("SELECT node, state FROM cluster_node")}
+        if not self.in_force or gone not in self.members or (leaves and len(self.members) <= REPLICAS):
+            return
+        if not leaves and states.get(node, "left") != "left":
+            return
+        ((before,),) = self.world.sql("SELECT change_id FROM cluster_change WHERE state IN ('swapped', 'migrating')")
+        wanted = Wanted("remove", gone) if leaves else Wanted("replace", node, gone=gone)
+        asked = replace(wanted, supersedes=str(before))
+        self._try(lambda app: change_nodes(app, self.world.receiver, asked, wait=wait), death, asked)
 
     @rule(share=st.floats(0, 1), death=DEATHS)
     def move_some_slots(self, share: float, death: int) -> None:
@@ -141,7 +155,7 @@ class ClusterMachine(RuleBasedStateMachine):
     def _end(self) -> None:
         self.world.away = set()
         if self.open is not None:
-            self._change(Wanted(*self.open), True, 0)
+            self._change(self.open, True, 0)
         with self.world.app() as app:
             migrate_slots(app, self.world.receiver)
             with self.world.open(app) as cluster:
@@ -169,7 +183,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     def _refusal(self, wanted: Wanted) -> type[Exception] | None:
         if self.open is not None:
-            return None if self.open == (wanted.kind, wanted.node) else RetryableError
+            return None if self.open == wanted else RetryableError
         if wanted.kind == "remove" and wanted.node not in self.members:  # said again it is done
             left = [s for n, s in self.world.sql("SELECT node, state FROM cluster_node") if n == wanted.node]
             return None if left == ["left"] else UsageError
@@ -189,15 +203,18 @@ class ClusterMachine(RuleBasedStateMachine):
         self._learn(wanted)
 
     def _learn(self, wanted: Wanted | None) -> None:
-        found = self.world.sql("SELECT kind, node, state FROM cluster_change WHERE state NOT IN ('done', 'rolled_back')")
+        ended = "('done', 'rolled_back', 'superseded')"
+        found = self.world.sql(f"SELECT kind, node, gone, state FROM cluster_change WHERE state NOT IN {ended}")
         epoch = self.world.sql("SELECT max(epoch) FROM cluster_table")[0][0]
         assert len(found) <= 1 and isinstance(epoch, int) and epoch - self.world.epoch in (0, 1)
         if epoch > self.world.epoch:
-            asked = self.open or ((wanted.kind, wanted.node) if wanted is not None else None)
+            asked = wanted if wanted is not None and wanted.supersedes else self.open or wanted
             assert asked is not None, "a table came into force that nobody asked for"
-            self.members = self.members | {asked[1]} if asked[0] == "add" else self.members - {asked[1]}
-        self.open = (str(found[0][0]), str(found[0][1])) if found else None
-        self.in_force = bool(found) and found[0][2] != "planned"
+            leaving = asked.node if asked.kind == "remove" else asked.gone
+            joining = {asked.node} if asked.kind in ("add", "replace") else set()
+            self.members = (self.members | joining) - {leaving}
+        self.open = Wanted(str(found[0][0]), str(found[0][1]), gone=str(found[0][2])) if found else None
+        self.in_force = bool(found) and found[0][3] != "planned"
         serving = {str(row[0]) for row in self.world.sql("SELECT node FROM cluster_node WHERE state = 'serving'")}
         assert serving == self.members
 

@@ -184,7 +184,9 @@ class ClusterStatus:
     @property
     def next(self) -> str:
         """The command that helps, '' where none is needed."""
-        return f"./tidemark cluster {self.change}" if self.change else "./tidemark load" if self.behind else ""
+        from tidemark.cluster.nodes.cluster import command_of_change
+
+        return command_of_change(self.change) if self.change else "./tidemark load" if self.behind else ""
 
     def as_json(self) -> dict[str, Any]:
         nodes = [{"name": name, "state": state, "bytes": count} for name, state, count in self.nodes]

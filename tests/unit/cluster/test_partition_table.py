@@ -60,6 +60,43 @@ def test_what_it_refuses() -> None:
         begin_table([node("a"), node("a")], 1, ("a",))
 
 
+@given(st.integers(3, 6), st.data())
+def test_what_still_moves_goes_on_to_the_next_table_and_no_holder_is_forgotten(nodes: int, data: st.DataObject) -> None:
+    """A node joins, some slots have moved, one of the nodes dies: another one takes its place, or nobody."""
+    names = [f"n{number}" for number in range(nodes)]
+    open_still = table(*names, replicas=3).with_node(node("n8"), balance.even_slots)
+    open_still = open_still.with_moved(data.draw(st.sets(st.sampled_from(sorted(open_still.moving)))))
+    dead = data.draw(st.sampled_from([*names, "n8"]))
+    if data.draw(st.booleans()):
+        following = open_still.replace_node(dead, node("n9"), balance.even_slots, supersedes=True)
+    else:
+        following = open_still.without_node(dead, balance.even_slots, supersedes=True)
+    assert following.epoch == open_still.epoch + 1 and dead not in following.ring
+    for slot in range(100):
+        before, then, now = (open_still.moving.get(slot, ()), open_still.group_of(slot), following.group_of(slot))
+        if not before and set(then) == set(now):
+            assert slot not in following.moving
+            continue
+        asked = following.moving[slot]
+        assert set(before or then) <= set(asked) <= {*before, *then}, "files are there that came before, and newer ones"
+        assert set(then) <= {*asked, *now}, "who had newer files is asked, or still has the slot"
+        assert not before or not (set(now) - set(before)) & set(asked), "who was being filled is filled to the end"
+
+
+def test_a_node_is_replaced_in_one_step_and_only_it_gives_slots_where_each_node_has_all() -> None:
+    every = table("a", "b", "c", replicas=3)
+    replaced = every.replace_node("b", node("d"), balance.even_slots)
+    assert set(replaced.moving) == set(range(100))
+    assert all({*group} == {"a", "b", "c"} for group in replaced.moving.values())
+    assert all({*replaced.group_of(slot)} == {"a", "c", "d"} for slot in range(100))
+    with pytest.raises(RetryableError, match="cannot replace c: 100 slots"):
+        replaced.replace_node("c", node("e"), balance.even_slots)
+    with pytest.raises(UsageError, match="no node of the cluster"):
+        every.replace_node("z", node("d"), balance.even_slots)
+    with pytest.raises(UsageError, match="a node of the cluster already"):
+        every.replace_node("b", node("a"), balance.even_slots)
+
+
 def test_every_slot_that_moves_is_in_one_move() -> None:
     grown = THREE.with_node(node("d"), balance.even_slots)
     covered = [slot for move in plan_moves(grown) for slot in move.slots]

@@ -32,6 +32,10 @@ def group_of(**roles: Role) -> Group:
     return Group(tuple(Member(name, role, END) for name, role in roles.items()), 2, committed=END.position)
 
 
+def by(node: str, gone: str = "n2") -> Wanted:
+    return Wanted("replace", node, gone=gone)
+
+
 HOURLY = ClusterSettings(replicas=3, replace_hours=1)
 AWAY = group_of(n1=Role.MASTER, n2=Role.OFFLINE, n3=Role.SLAVE)
 
@@ -39,7 +43,7 @@ AWAY = group_of(n1=Role.MASTER, n2=Role.OFFLINE, n3=Role.SLAVE)
 @pytest.mark.parametrize(
     ("groups", "ring", "spares", "expected"),
     [
-        ({"n1": AWAY}, ("n1", "n2", "n3"), ("n5", "n4"), (Wanted("add", "n4"), Wanted("add", "n5"))),
+        ({"n1": AWAY}, ("n1", "n2", "n3"), ("n5", "n4"), (by("n4"), by("n5"))),
         ({"n1": AWAY}, ("n1", "n2", "n3", "n4"), (), (Wanted("remove", "n2"),)),
         ({"n1": AWAY}, ("n1", "n2", "n3", "n4"), ("n5",), (Wanted("remove", "n2"),)),
         ({"n1": AWAY}, ("n1", "n2", "n3"), (), f"group n1: {Kept.NO_SPARE.value}"),
@@ -119,12 +123,10 @@ def test_a_node_that_stays_away_is_replaced_by_one_of_the_settings(centre: Loade
     stay_away(centre, gone, 0.5)
     assert replace_away(centre.app, centre.receiver) == Replaced()
     stay_away(centre, gone, 1)
-    assert replace_away(centre.app, centre.receiver, wait=False) == Replaced(gone, "add n4", "swapped")
+    assert replace_away(centre.app, centre.receiver, wait=False) == Replaced(gone, f"replace {gone} by n4", "swapped")
     centre.land(2)
     assert centre.load().exit_code == 0  # while slots move
-    assert replace_away(centre.app, centre.receiver) == Replaced(gone, "add n4", "done")
-    watch_groups(centre.app, centre.receiver)
-    assert replace_away(centre.app, centre.receiver) == Replaced(gone, f"remove {gone}", "done")
+    assert replace_away(centre.app, centre.receiver) == Replaced(gone, f"replace {gone} by n4", "done")
     watch_groups(centre.app, centre.receiver)
     assert replace_away(centre.app, centre.receiver) == Replaced()
     with centre.cluster() as cluster:
@@ -158,8 +160,8 @@ def test_the_first_node_that_can_join_takes_the_place(centre: LoadedCentre) -> N
     stay_away(centre, gone, 1)
     centre.away = {gone, "n4"}
     NodeFolder(LocalStore(str(centre.node("n5"))), "n5").claim_folder("another cluster")
-    assert replace_away(centre.app, centre.receiver, wait=False) == Replaced(gone, "add n6", "swapped")
-    assert centre.sql("SELECT kind, node, state FROM cluster_change") == [("add", "n6", "swapped")]
+    assert replace_away(centre.app, centre.receiver, wait=False) == Replaced(gone, f"replace {gone} by n6", "swapped")
+    assert centre.sql("SELECT kind, node, gone, state FROM cluster_change") == [("replace", "n6", gone, "swapped")]
 
 
 def test_where_no_node_can_join_each_is_named_with_its_reason_and_nothing_is_recorded(centre: LoadedCentre) -> None:
@@ -209,13 +211,13 @@ def test_a_change_that_was_rolled_back_is_not_made_again_and_no_node_leaves_for_
     stay_away(centre, gone, 1)
     plan_only(centre, gone)
     assert replace_away(centre.app, centre.receiver) == Replaced(
-        gone, why=f"add n4 was rolled back: ./tidemark cluster add another node, or remove {gone}, by hand"
+        gone,
+        why=f"replace {gone} by n4 was rolled back: ./tidemark cluster add or remove, by hand, or write"
+        " another [nodes.NAME]",
     )
-    assert centre.sql("SELECT kind, node, state FROM cluster_change") == [("add", "n4", "rolled_back")]
+    assert centre.sql("SELECT kind, node, state FROM cluster_change") == [("replace", "n4", "rolled_back")]
     spare_nodes(centre, "n4", "n5")
-    assert replace_away(centre.app, centre.receiver) == Replaced(gone, "add n5", "done"), "another one may"
-    watch_groups(centre.app, centre.receiver)
-    assert replace_away(centre.app, centre.receiver) == Replaced(gone, f"remove {gone}", "done")
+    assert replace_away(centre.app, centre.receiver) == Replaced(gone, f"replace {gone} by n5", "done"), "another one may"
 
 
 def plan_and_die(centre: LoadedCentre, gone: str) -> None:
@@ -232,7 +234,7 @@ def test_a_join_whose_node_dies_is_given_up_and_another_node_takes_the_place(cen
     gone = centre.header
     stay_away(centre, gone, 1)
     plan_and_die(centre, gone)
-    assert replace_away(centre.app, centre.receiver, wait=False) == Replaced(gone, "add n5", "swapped")
+    assert replace_away(centre.app, centre.receiver, wait=False) == Replaced(gone, f"replace {gone} by n5", "swapped")
     told = centre.sql("SELECT node, state FROM cluster_change ORDER BY node")
     assert told == [("n4", "rolled_back"), ("n5", "swapped")]
     assert ("cluster.given_up",) in centre.sql("SELECT action FROM audit")
@@ -246,7 +248,7 @@ def test_the_only_node_that_can_join_is_asked_again_when_it_is_back(centre: Load
         replace_away(centre.app, centre.receiver)
     assert centre.sql("SELECT node, state FROM cluster_change") == [("n4", "rolled_back")], "others may change the nodes"
     centre.away = {gone}
-    assert replace_away(centre.app, centre.receiver, wait=False) == Replaced(gone, "add n4", "swapped")
+    assert replace_away(centre.app, centre.receiver, wait=False) == Replaced(gone, f"replace {gone} by n4", "swapped")
 
 
 @pytest.fixture

@@ -294,9 +294,10 @@ def print_cluster(screen: Screen, view: ClusterView) -> None:
     for path in view.roads:
         screen.print_line(f"  {path.source} to {path.node}: {path.road}")
     if view.change is not None:
-        screen.print_line(
-            f"  {view.change.command} is {view.change.state}; ./tidemark cluster {verb_of(view)} goes on with it"
-        )
+        from tidemark.cluster.nodes.cluster import command_of_change
+
+        goes_on = command_of_change(view.change.command)
+        screen.print_line(f"  {view.change.command} is {view.change.state}; {goes_on} goes on with it")
 
 
 def format_headline(view: ClusterView) -> str:
@@ -306,11 +307,6 @@ def format_headline(view: ClusterView) -> str:
         return text
     come = f"{format_size(view.moved_bytes)} of {format_size(view.moving_bytes)} have come"
     return f"{text}; {view.moving_slots:,} slots move, {come}"
-
-
-def verb_of(view: ClusterView) -> str:
-    """The subcommand that continues the open change."""
-    return view.change.command if view.change is not None else "rebalance"
 
 
 def format_bar(whole: int, coming: int, most: int) -> str:

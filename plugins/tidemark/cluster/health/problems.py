@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidemark.cluster.nodes.cluster import command_of_change
 from tidemark.cluster.slots.routing import RoutedFile, home_slot, routes_of
 from tidemark.cluster.slots.table import PartitionTable
 from tidemark.ledger.cluster.copies import CopyRow
@@ -269,4 +270,4 @@ def _go_on(recorded: Recorded) -> str:
     change = recorded.change
     if change is None or change.kind == "init":
         return "./tidemark cluster init" if change is not None else "./tidemark load"
-    return f"./tidemark cluster {change.kind} {change.node}".rstrip()
+    return command_of_change(str(change))

@@ -54,9 +54,10 @@ from tidemark.stores.protocol import without_password
 
 @dataclass(frozen=True)
 class Wanted:
-    """The requested change. `kind`: add | remove | rebalance. `url`, `host_key`, `key` (a private key file): of a joining
-    node, as in `[nodes.NAME]`; empty if the settings have the node. `request`: the caller's id of this request, or "". A
-    repeated request with the id of a finished change is answered, not done again."""
+    """The requested change. `kind`: add | remove | rebalance | replace. `url`, `host_key`, `key` (a private key file): of a
+    joining node, as in `[nodes.NAME]`; empty if the settings have the node. `request`: the caller's id of this request, or
+    "". A repeated request with the id of a finished change is answered, not done again. `gone`: whom `node` replaces.
+    `supersedes`: the id of the open change that this one takes the place of, though its table is in force."""
 
     kind: str
     node: str = ""
@@ -64,9 +65,11 @@ class Wanted:
     host_key: str = ""
     key: str = ""
     request: str = ""
+    gone: str = ""
+    supersedes: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.node}".rstrip()
+        return f"replace {self.gone} by {self.node}" if self.gone else f"{self.kind} {self.node}".rstrip()
 
 
 def done_before(app: App, receiver: ReceiverSettings, wanted: Wanted) -> str | None:
@@ -206,7 +209,7 @@ def change_nodes(
     NoQuorumError if too few nodes took the new table. Nothing is in force after these. Then errors as `migrate_slots`.
     """
     require_settings(app, receiver)
-    known = wanted.request and _read_change_state(app, receiver, wanted.request) in ("done", "rolled_back")
+    known = wanted.request and _read_change_state(app, receiver, wanted.request) in table_rows.ENDED
     done = wanted.request if known else done_before(app, receiver, wanted)
     if done is not None:
         if wait:
@@ -215,7 +218,8 @@ def change_nodes(
     with hold_cluster_lease(app, receiver, str(wanted)) as lease, require_cluster(app, receiver) as cluster:
         change = _open_change(app, receiver, wanted, cluster.epoch)
         if change.state == "planned":
-            joining = [joining_row(app, receiver, wanted)] if wanted.kind == "add" else []
+            wanted = replace(wanted, supersedes=wanted.supersedes or _read_superseded(app, change))
+            joining = [joining_row(app, receiver, wanted)] if wanted.kind in ("add", "replace") else []
             plan, stock = plan_with_stock(app, cluster, wanted)
             if wanted.kind == "rebalance" and not plan.slots and not plan.handed:
                 return ChangeResult(cluster.epoch, 0, 0, "done")
@@ -233,6 +237,7 @@ def change_nodes(
                 joining,
                 cluster.quorum,
                 progress,
+                wanted.supersedes,
             )
             phases.run_phase_one(phase)
     if wait:
@@ -241,8 +246,9 @@ def change_nodes(
 
 
 def roll_back(app: App, receiver: ReceiverSettings, *, given_up: str = "") -> ChangeResult:
-    """Undo the open change, whose table is not in force yet. A second call changes nothing. `given_up`: undo this change
-    alone, because its node cannot join; the audit has that, and it may be asked for again.
+    """Undo the open change, whose table is not in force yet; one that it was to supersede goes on. A second call changes
+    nothing. `given_up`: undo this change alone, because its node cannot join; the audit has that, and it may be asked for
+    again.
 
     NotFoundError if none is open and the last was not rolled back. UsageError if the table is in force: the reverse is a
     change of its own then.
@@ -277,6 +283,7 @@ def roll_back(app: App, receiver: ReceiverSettings, *, given_up: str = "") -> Ch
         with app.ledger.write() as connection:
             assert_held(connection, lease)
             table_rows.set_change_state(connection, change.change_id, "rolled_back", database_time(connection))
+            table_rows.reopen_change(connection, receiver.name, change.from_epoch)
             for name in joining - back:
                 table_rows.forget_node(connection, receiver.name, name)
             for name in back:
@@ -295,10 +302,11 @@ def _open_change(app: App, receiver: ReceiverSettings, wanted: Wanted, epoch: in
     with app.ledger.read() as connection:
         found = table_rows.open_change(connection, receiver.name)
     if found is None:
-        change_id = wanted.request or f"{wanted.kind}-{uuid.uuid4().hex[:12]}"
-        return ChangeRow(change_id, receiver.name, wanted.kind, wanted.node, epoch, journal.user_at_host(), app.clock())
-    if (found.kind, found.node) == (wanted.kind, wanted.node):
+        return _make_change(app, receiver, wanted, epoch)
+    if (found.kind, found.node, found.gone) == (wanted.kind, wanted.node, wanted.gone):
         return found
+    if found.is_in_force and found.change_id == wanted.supersedes:
+        return _make_change(app, receiver, wanted, epoch)
     if wanted.kind == "remove" and found.kind == "add" and found.node == wanted.node:
         raise RetryableError(
             f"node {wanted.node} is being filled: {describe_change(found)}",
@@ -312,6 +320,20 @@ def _open_change(app: App, receiver: ReceiverSettings, wanted: Wanted, epoch: in
         + ("; ./tidemark cluster roll-back undoes it" if found.state == "planned" else ""),
         subject=found.change_id,
     )
+
+
+def _make_change(app: App, receiver: ReceiverSettings, wanted: Wanted, epoch: int) -> ChangeRow:
+    change_id = wanted.request or f"{wanted.kind}-{uuid.uuid4().hex[:12]}"
+    who = journal.user_at_host()
+    return ChangeRow(change_id, receiver.name, wanted.kind, wanted.node, epoch, who, app.clock(), gone=wanted.gone)
+
+
+def _read_superseded(app: App, change: ChangeRow) -> str:
+    """Return the id of the change that this one superseded when it was recorded; "" for none."""
+    with app.ledger.read() as connection:
+        known = table_rows.newest_changes(connection, change.receiver)
+    before = (change.from_epoch - 1, "superseded")
+    return next((row.change_id for row in known if (row.from_epoch, row.state) == before), "")
 
 
 def _read_change_state(app: App, receiver: ReceiverSettings, change_id: str) -> str:
@@ -398,7 +420,16 @@ def plan_with_stock(app: App, cluster: Cluster, wanted: Wanted) -> tuple[ChangeP
         raise UsageError(f"{wanted.node} has left the cluster", hint="./tidemark cluster show", subject=wanted.node)
     sizes, by = stock.sizes_by_slot(), cluster.settings.balance
     balance = balance_of(by, dict(stock.writes) if by == "writes" else sizes)
-    return membership_plan.plan_change(cluster.table, wanted.kind, wanted.node, sizes, balance), stock
+    planned = membership_plan.plan_change(
+        cluster.table,
+        wanted.kind,
+        wanted.node,
+        sizes,
+        balance,
+        gone=wanted.gone,
+        supersedes=bool(wanted.supersedes),
+    )
+    return planned, stock
 
 
 def _report_plan(plan: ChangePlan, stock: Stock, rate: float) -> PlanReport:

@@ -55,6 +55,7 @@ class PhaseOne:
     joining: Collection[NodeRow]
     quorum: int
     progress: Progress
+    supersedes: str = ""  # the id of a change whose table is in force: it does not go on, this one does what is left
 
 
 def run_phase_one(phase: PhaseOne) -> None:
@@ -85,9 +86,14 @@ def run_phase_one(phase: PhaseOne) -> None:
     # CRASH WINDOW: in force, nothing has moved: `migrate` goes on from what the transaction wrote.
 
 
+def leaving_node(change: ChangeRow) -> str:
+    """Return the node that leaves by the change; "" for none."""
+    return change.node if change.kind == "remove" else change.gone
+
+
 def _without_it(phase: PhaseOne, lacking: Collection[Group], away: Collection[str]) -> str:
     """Advise the administrator of a lost leaving node, if its missing vote alone prevents the quorum; else ""."""
-    leaving = phase.change.node if phase.change.kind == "remove" else ""
+    leaving = leaving_node(phase.change)
     enough = min(sum(name not in away for name in group) for group in lacking)
     if leaving not in away or not enough or any(leaving not in group for group in lacking):
         return ""
@@ -159,10 +165,12 @@ def _coming_files(phase: PhaseOne, name: str) -> list[Stored]:
 
 
 def _write_down(phase: PhaseOne) -> None:
-    """Record the planned change. A second call changes nothing."""
+    """Record the planned change, in the place of the one that it supersedes. A second call changes nothing."""
     with phase.app.ledger.write() as connection:
         assert_held(connection, phase.lease)
         table_rows.require_epoch(connection, phase.receiver, phase.change.from_epoch)
+        if phase.supersedes:
+            table_rows.set_change_state(connection, phase.supersedes, "superseded", database_time(connection))
         table_rows.put_change(connection, phase.change)
         for row in phase.joining:
             table_rows.put_node(connection, replace(row, state="joining", epoch=0, at=database_time(connection)))
@@ -216,14 +224,15 @@ def _swap_table(phase: PhaseOne, taken: Collection[str]) -> None:
                 for s in m.slots
             ],
         )
+        move_rows.add_moves(connection, [replace(row, at=at) for row in _moves_left(connection, phase)])
         states = plan.swap_states(_read_slot_states(connection, receiver))
         move_rows.put_slot_states(connection, receiver, states, plan.new.epoch)
         for name in taken:
             table_rows.note_node(connection, receiver, name, plan.new.epoch)
         for row in phase.joining:
             table_rows.set_node_state(connection, receiver, row.node, "serving", at)
-        if phase.change.kind == "remove":
-            table_rows.set_node_state(connection, receiver, phase.change.node, "leaving", at)
+        if leaving := leaving_node(phase.change):
+            table_rows.set_node_state(connection, receiver, leaving, "leaving", at)
         table_rows.set_change_state(connection, phase.change.change_id, "swapped")
         record_event(
             connection,
@@ -233,6 +242,18 @@ def _swap_table(phase: PhaseOne, taken: Collection[str]) -> None:
             change=phase.change.kind,
             node=phase.change.node,
         )
+
+
+def _moves_left(connection: Connection, phase: PhaseOne) -> list[MoveRow]:
+    """Return moves of a superseded change that go on by this one: slots that were handed to another group of the same
+    nodes. Slots of other nodes are in the plan."""
+    new = phase.plan.new
+    left = move_rows.moves_of_epoch(connection, phase.receiver, new.epoch - 1, open_only=True)
+    return [
+        MoveRow(phase.receiver, new.epoch, row.slot, row.old, new.group_of(row.slot))
+        for row in left
+        if row.state == "moving" and row.slot not in new.moving
+    ]
 
 
 def _read_slot_states(connection: Connection, receiver: str) -> SlotStates:

@@ -17,7 +17,7 @@ from tidemark.cluster.slots.states import SlotEvent, SlotState, next_state
 from tidemark.cluster.slots.table import PartitionTable, begin_table
 from tidemark.errors import UsageError
 
-KINDS = ("init", "add", "remove", "rebalance")
+KINDS = ("init", "add", "remove", "rebalance", "replace")
 
 SlotStates = Mapping[tuple[str, int], SlotState]
 """(node, slot) → state, of slots that move at a node; no entry: null."""
@@ -55,11 +55,15 @@ class ChangePlan:
         return self._sum_gained(sizes)
 
     def swap_states(self, known: SlotStates) -> dict[tuple[str, int], SlotState]:
-        """Return the slot states after the swap: nodes that gain a slot pull it, nodes that lose one send it.
+        """Return the slot states after the swap: nodes that gain a slot pull it, nodes that lose one send it. A slot that
+        moves on begins anew.
 
         OutcomeUnknownError if a slot is still in a state of an earlier change.
         """
-        return {key: next_state(known.get(key, SlotState.NULL), event) for key, event in self._slot_events()}
+        going_on = self.old.moving if self.old else {}
+        anew = {key: SlotState.NULL for key in known if key[1] in going_on}
+        known = {**known, **anew}
+        return anew | {key: next_state(known.get(key, SlotState.NULL), event) for key, event in self._slot_events()}
 
     def _slot_events(self) -> Iterable[tuple[tuple[str, int], SlotEvent]]:
         for move in self.moves:
@@ -79,17 +83,27 @@ class ChangePlan:
 
 
 def plan_change(
-    table: PartitionTable, kind: str, node: str, sizes: Mapping[int, int], balance: Balance = even_slots
+    table: PartitionTable,
+    kind: str,
+    node: str,
+    sizes: Mapping[int, int],
+    balance: Balance = even_slots,
+    *,
+    gone: str = "",
+    supersedes: bool = False,
 ) -> ChangePlan:
-    """Plan a change. `kind`: add | remove | rebalance; `node`: the one that joins or leaves, else ""; `sizes`: bytes by
-    slot.
+    """Plan a change. `kind`: add | remove | rebalance | replace; `node`: the one that joins or leaves, else ""; `gone`: the
+    one that is replaced by `node`; `sizes`: bytes by slot.
 
-    UsageError for a node already there, an unknown one, or too few nodes for all copies; RetryableError while slots move.
+    UsageError for a node already there, an unknown one, or too few nodes for all copies. RetryableError while slots move,
+    unless it `supersedes` the change that moves them.
     """
     if kind == "add":
         new = table.with_node(Node(identifier_of(node), node), balance)
     elif kind == "remove":
-        new = table.without_node(node, balance)
+        new = table.without_node(node, balance, supersedes=supersedes)
+    elif kind == "replace":
+        new = table.replace_node(gone, Node(identifier_of(node), node), balance, supersedes=supersedes)
     elif kind == "rebalance":
         new = table.rebalance_slots(balance)
     else:

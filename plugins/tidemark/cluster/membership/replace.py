@@ -3,11 +3,17 @@
     replaced = replace_away(app, receiver)        # by its own command or task: data moves for hours, and the watch goes on
 
 A node that the watch has missed for `[cluster] replace_hours` leaves the cluster, and one of the settings that was never in
-it joins, if there is one: the first that answers, has a free folder and room. It joins before if there are just as many
-nodes as replicas, else behind it, once all nodes answer. One change is made at a time, and
-none while a group of the node has fewer members in step than its quorum. A change that was begun is gone on with, also if
-the node is back meanwhile. One whose table is not in force yet is given up if its node cannot join any more: the next
-call, or the same one, chooses anew. One that the operator rolled back is not begun again. `choose_changes` is pure.
+it joins, if there is one: the first that answers, has a free folder and room. With just as many nodes as replicas both are
+one change, so that no group has a member that is away; else it joins behind, once all nodes answer. One change is made at a
+time, and none while a group of the node has fewer members in step than its quorum. A change that was begun is gone on with,
+also if the node is back meanwhile.
+
+- *Its node cannot join, the table is not in force yet*: it is given up. The next call, or the same one, chooses anew.
+- *The table is in force, and a node of it stays away*, the one that joined or another: nobody can bring that one its files,
+  so the change never ends. The next one supersedes it: it replaces the node, and moves on what has not moved.
+- *The operator rolled it back*: it is not begun again.
+
+`choose_changes` is pure.
 
 Source: seed 003 "Data replication of Meta Data" (characteristic 2); seed 001 "Two-phase method".
 """
@@ -75,27 +81,36 @@ def replace_away(
 
     Errors as `change_nodes`: the next call goes on. RetryableError if none of several nodes can join.
     """
-    if not require_settings(app, receiver).replace_hours:
-        return Replaced()
-    return _go_on(app, receiver, progress, wait) or _begin(app, receiver, progress, wait)
+    hours = require_settings(app, receiver).replace_hours
+    begun = _go_on(app, receiver, progress, wait)
+    return begun or (_begin(app, receiver, progress, wait) if hours else Replaced())
 
 
 def _go_on(app: App, receiver: ReceiverSettings, progress: Progress, wait: bool) -> Replaced | None:
-    """Go on with a change of ours that is open. None without one, or if it was given up since its node cannot join."""
+    """Go on with a change of ours that is open. None without one, if it was given up since its node cannot join, and if a
+    node stays away without which it cannot end."""
     with app.ledger.read() as connection:
         change = table_rows.open_change(connection, receiver.name)
     if change is None or not _gone_of(change):
         return None
-    asked = Wanted(change.kind, change.node, request=change.change_id)
+    if change.is_in_force and _find_away(app, receiver):
+        return None
+    asked = Wanted(change.kind, change.node, request=change.change_id, gone=change.gone)
     try:
         return Replaced(_gone_of(change), str(asked), change_nodes(app, receiver, asked, progress, wait).state)
     except (UnreachableError, DiskFullError, CorruptionError, PermanentError):
         with app.ledger.read() as connection:
             now = table_rows.open_change(connection, receiver.name)
-        if change.kind != "add" or now is None or (now.change_id, now.state) != (change.change_id, "planned"):
+        if change.kind == "remove" or now is None or (now.change_id, now.state) != (change.change_id, "planned"):
             raise
         roll_back(app, receiver, given_up=change.change_id)
         return None
+
+
+def _find_away(app: App, receiver: ReceiverSettings) -> bool:
+    """Tell whether a node of the table in force is to be replaced."""
+    with require_cluster(app, receiver) as cluster, app.ledger.read() as connection:
+        return bool(find_due(read_watch(connection, receiver.name), cluster.table.ring.names, cluster.settings))
 
 
 def _begin(app: App, receiver: ReceiverSettings, progress: Progress, wait: bool) -> Replaced:
@@ -122,7 +137,7 @@ def _begin(app: App, receiver: ReceiverSettings, progress: Progress, wait: bool)
     whose = gone or place
     if not whose or (place and (change is not None or not spares)):
         return Replaced()
-    if change is not None:
+    if change is not None and not change.is_in_force:
         return Replaced(gone, why=describe_change(change))
     looked = min(seen[node].at for node in ring if node in seen)
     if now - looked >= PAUSE_SECONDS:
@@ -137,19 +152,18 @@ def _begin(app: App, receiver: ReceiverSettings, progress: Progress, wait: bool)
     ours = [row for row in changes if _gone_of(row) == whose]
     since = seen[gone].since if gone else max(row.begun for row in ours if row.kind == "remove")
     undone = {
-        (row.kind, row.node)
-        for row in ours
-        if row.state == "rolled_back" and row.begun >= since and row.change_id not in given_up
+        str(row) for row in ours if row.state == "rolled_back" and row.begun >= since and row.change_id not in given_up
     }
-    left = [wanted for wanted in chosen if (wanted.kind, wanted.node) not in undone]
+    left = [wanted for wanted in chosen if str(wanted) not in undone]
     if not left:
-        told = ", ".join(sorted(" ".join(one) for one in undone))
+        told = ", ".join(sorted(undone))
         return Replaced(
-            whose, why=f"{told} was rolled back: ./tidemark cluster add another node, or remove {whose}, by hand"
+            whose, why=f"{told} was rolled back: ./tidemark cluster add or remove, by hand, or write another [nodes.NAME]"
         )
     unable = []
     for wanted in left:
-        asked = replace(wanted, request=f"{_OURS}{whose}-{len(ours)}-{wanted.kind}")
+        request, supersedes = f"{_OURS}{whose}-{len(ours)}-{wanted.kind}", change.change_id if change else ""
+        asked = replace(wanted, request=request, supersedes=supersedes)
         try:
             return Replaced(whose, str(asked), change_nodes(app, receiver, asked, progress, wait).state)
         except LeaseHeldError:
@@ -171,8 +185,8 @@ def _find_open_place(changes: Collection[ChangeRow]) -> str:
     """Return a node that left by a change of ours, and for which none joined; "" for none."""
     left = Counter[str]()
     for row in changes:
-        if row.state == "done" and (gone := _gone_of(row)):
-            left[gone] += {"remove": 1, "add": -1}[row.kind]
+        if row.state in ("done", "superseded") and (gone := _gone_of(row)):
+            left[gone] += {"remove": 1, "add": -1}.get(row.kind, 0)
     return next((gone for gone in sorted(left) if left[gone] > 0), "")
 
 
@@ -203,8 +217,8 @@ def choose_changes(
     last round. Each group of the node must
     agree, by `plan_replacement`, and some node must be free for it.
 
-    Where more nodes are there than a group has, the node leaves first: a node that joined before would move slots to it, and
-    that never ends. For the same reason no other node may be away then.
+    Where more nodes are there than a group has, the node leaves first. No other node may be away then: what the node had may
+    belong there, and that never ends.
     """
     free = dict.fromkeys(ring, 1.0) | dict.fromkeys(spares, 0.0)
     free.pop(gone)
@@ -213,7 +227,7 @@ def choose_changes(
             planned = plan_replacement(group, away_s, free, after_s=settings.replace_hours * 3600)
             if isinstance(planned, Kept):
                 return f"group {header}: {planned.value}"
-    joining = tuple(Wanted("add", name) for name in sorted(spares))
+    joining = tuple(Wanted("replace", name, gone=gone) for name in sorted(spares))
     if len(ring) <= settings.replicas and joining:
         return joining
     away = next((node for node in ring if node != gone and node in silent), "")

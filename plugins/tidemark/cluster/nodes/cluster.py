@@ -206,7 +206,12 @@ def hold_cluster_lease(app: App, receiver: ReceiverSettings, what: str) -> Itera
         yield lease
 
 
+def command_of_change(change: str) -> str:
+    """Return the command that goes on with a change, given in words as `str(ChangeRow)`."""
+    return "./tidemark replica replace" if change.startswith("replace ") else f"./tidemark cluster {change}"
+
+
 def describe_change(change: ChangeRow) -> str:
     """Describe a change in words: what it is, who began it, when, and its state."""
     begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(change.begun))
-    return f"“{change.kind} {change.node}".rstrip() + f"” of {change.actor}, begun {begun}, is {change.state}"
+    return f"“{change}” of {change.actor}, begun {begun}, is {change.state}"

@@ -75,23 +75,14 @@ class PartitionTable:
     def with_node(self, node: Node, balance: Balance) -> PartitionTable:
         """Return the next table, with a node added. UsageError if it is there already, RetryableError while slots move."""
         self._require_settled(f"add {node.name}")
-        if node.name in self.ring:
-            raise UsageError(
-                f"{node.name} is a node of the cluster already", hint="./tidemark cluster show", subject=node.name
-            )
-        if any(other.identifier == node.identifier for other in self.ring):
-            raise UsageError(
-                f"{node.name} would stand at the same place of the ring as another node",
-                hint="give it another name",
-                subject=node.name,
-            )
-        return self._next_table(self.ring.with_node(node), balance)
+        return self._next_table(self._join_ring(node), balance)
 
-    def without_node(self, name: str, balance: Balance) -> PartitionTable:
-        """Return the next table, without a node. UsageError for an unknown one, or if too few would be left."""
-        self._require_settled(f"remove {name}")
-        if name not in self.ring:
-            raise UsageError(f"{name} is no node of the cluster", hint="./tidemark cluster show", subject=name)
+    def without_node(self, name: str, balance: Balance, *, supersedes: bool = False) -> PartitionTable:
+        """Return the next table, without a node. UsageError for an unknown one, or if too few would be left.
+
+        `supersedes`: also while slots move; they then move on to the nodes of the next table.
+        """
+        self._require_leaving(name, "remove", supersedes)
         if len(self.ring) <= self.replicas:
             raise UsageError(
                 f"{len(self.ring)} nodes hold {self.replicas} copies of everything: none of them can leave",
@@ -99,6 +90,11 @@ class PartitionTable:
                 subject=name,
             )
         return self._next_table(self.ring.without_node(name), balance)
+
+    def replace_node(self, name: str, node: Node, balance: Balance, *, supersedes: bool = False) -> PartitionTable:
+        """Return the next table, with `node` and without the node `name`. Errors and `supersedes` as `without_node`."""
+        self._require_leaving(name, "replace", supersedes)
+        return self._next_table(self._join_ring(node).without_node(name), balance)
 
     def rebalance_slots(self, balance: Balance) -> PartitionTable:
         """Return the next table, with the same nodes."""
@@ -113,13 +109,40 @@ class PartitionTable:
     def _route_slot(self, slot: int) -> Route:
         return Route(self.epoch, slot, self.group_of(slot), self.moving.get(slot, ()))
 
+    def _require_leaving(self, name: str, what: str, supersedes: bool) -> None:
+        if not supersedes:
+            self._require_settled(f"{what} {name}")
+        if name not in self.ring:
+            raise UsageError(f"{name} is no node of the cluster", hint="./tidemark cluster show", subject=name)
+
+    def _join_ring(self, node: Node) -> Ring:
+        if node.name in self.ring:
+            raise UsageError(
+                f"{node.name} is a node of the cluster already", hint="./tidemark cluster show", subject=node.name
+            )
+        if any(other.identifier == node.identifier for other in self.ring):
+            raise UsageError(
+                f"{node.name} would stand at the same place of the ring as another node",
+                hint="give it another name",
+                subject=node.name,
+            )
+        return self.ring.with_node(node)
+
     def _next_table(self, ring: Ring, balance: Balance) -> PartitionTable:
-        """Make the next table. Slots whose group changes its members are `moving`."""
+        """Make the next table. Slots whose group changes its members are `moving`.
+
+        So is a slot that still moves. Its files are at its previous group, and newer ones at the group of this table: who
+        of that one leaves the slot counts as a previous member too.
+        """
         owners = balance(self.owners, ring.names)
         new = PartitionTable(self.epoch + 1, self.replicas, ring, owners, self.hash)
         then, now = self.groups_by_header(), new.groups_by_header()
         pairs = ((slot, then[a], now[b]) for slot, (a, b) in enumerate(zip(self.owners, owners, strict=True)))
-        return replace(new, moving={slot: old for slot, old, group in pairs if old != group and set(old) != set(group)})
+        moving = {slot: old for slot, old, group in pairs if old != group and set(old) != set(group)}
+        for slot, before in self.moving.items():
+            leaving = (name for name in self.group_of(slot) if name not in new.group_of(slot))
+            moving[slot] = tuple(dict.fromkeys((*before, *leaving)))
+        return replace(new, moving=moving)
 
     def _require_settled(self, what: str) -> None:
         if self.moving:

@@ -18,6 +18,9 @@ from sqlalchemy.engine import Connection
 from tidemark.errors import CorruptionError, RetryableError, StaleEpochError
 from tidemark.ledger import sql as ledger_sql
 
+ENDED = ("done", "rolled_back", "superseded")
+"""States in which a change has ended."""
+
 
 @dataclass(frozen=True)
 class TableRow:
@@ -51,17 +54,26 @@ class ChangeRow:
 
     change_id: str
     receiver: str
-    kind: str  # init | add | remove | rebalance
+    kind: str  # init | add | remove | rebalance | replace
     node: str
     from_epoch: int
     actor: str
     begun: float
-    state: str = "planned"  # planned | swapped | migrating | done | rolled_back
+    state: str = "planned"  # planned | swapped | migrating | done | rolled_back | superseded
     ended: float | None = None
+    gone: str = ""  # who leaves by a `replace`
 
     @property
     def is_open(self) -> bool:
-        return self.state not in ("done", "rolled_back")
+        return self.state not in ENDED
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether its table is in force and its slots may still move."""
+        return self.is_open and self.state != "planned"
+
+    def __str__(self) -> str:
+        return f"replace {self.gone} by {self.node}" if self.gone else f"{self.kind} {self.node}".rstrip()
 
 
 def current_table(connection: Connection, receiver: str) -> TableRow | None:
@@ -190,36 +202,37 @@ def forget_node(connection: Connection, receiver: str, node: str) -> None:
     connection.execute(sa.text("DELETE FROM cluster_node WHERE receiver = :r AND node = :n"), {"r": receiver, "n": node})
 
 
-_CHANGE = "change_id, receiver, kind, node, from_epoch, actor, begun, state, ended"
+_CHANGE = "change_id, receiver, kind, node, from_epoch, actor, begun, state, ended, gone"
 
 
 def put_change(connection: Connection, row: ChangeRow) -> None:
     """Insert a change; an existing one keeps its row. RetryableError while another one is open."""
     sql = (
         f"INSERT INTO cluster_change ({_CHANGE}) VALUES (:change_id, :receiver, :kind, :node, :from_epoch, :actor, :begun,"
-        " :state, :ended) ON CONFLICT DO NOTHING"  # the index cluster_change_open allows one
+        " :state, :ended, :gone) ON CONFLICT DO NOTHING"  # the index cluster_change_open allows one
     )
     if connection.execute(sa.text(sql), asdict(row)).rowcount == 1:
         return
     other = open_change(connection, row.receiver)
     if other is not None and other.change_id != row.change_id:
         raise RetryableError(
-            f"the nodes of {row.receiver} change already: {other.kind} {other.node}".rstrip()
-            + f", asked for by {other.actor}, is {other.state}",
+            f"the nodes of {row.receiver} change already: {other}" + f", asked for by {other.actor}, is {other.state}",
             hint="./tidemark cluster show tells how far it is; the same command again continues it",
             subject=other.node or row.receiver,
         )
 
 
 _FORWARD = ("planned", "swapped", "migrating", "done")
+_ASIDE = {"rolled_back": ("planned",), "superseded": ("swapped", "migrating")}
 
 
 def set_change_state(connection: Connection, change_id: str, state: str, ended: float | None = None) -> None:
-    """Set the state forward, or to `rolled_back` while it is planned; setting the same state succeeds.
+    """Set the state forward, to `rolled_back` while it is planned, or to `superseded` while its table is in force. Setting
+    the same state succeeds.
 
     StaleEpochError for any other: somebody else continued meanwhile. Nothing is changed then.
     """
-    before = ("planned",) if state == "rolled_back" else _FORWARD[: _FORWARD.index(state)]
+    before = _ASIDE[state] if state in _ASIDE else _FORWARD[: _FORWARD.index(state)]
     query = sa.text("UPDATE cluster_change SET state = :s, ended = :e WHERE change_id = :c AND state IN :before").bindparams(
         sa.bindparam("before", expanding=True)
     )
@@ -236,6 +249,15 @@ def set_change_state(connection: Connection, change_id: str, state: str, ended: 
         )
 
 
+def reopen_change(connection: Connection, receiver: str, from_epoch: int) -> None:
+    """Let the change that was superseded go on: it made the table of this epoch, and what superseded it never came."""
+    sql = (
+        "UPDATE cluster_change SET state = 'migrating', ended = NULL"
+        " WHERE receiver = :r AND from_epoch = :e AND state = 'superseded'"
+    )
+    connection.execute(sa.text(sql), {"r": receiver, "e": from_epoch - 1})
+
+
 def newest_changes(connection: Connection, receiver: str, limit: int = 10_000) -> list[ChangeRow]:
     """Return changes, the newest first."""
     sql = f"SELECT {_CHANGE} FROM cluster_change WHERE receiver = :r ORDER BY begun DESC, change_id LIMIT :l"
@@ -244,6 +266,6 @@ def newest_changes(connection: Connection, receiver: str, limit: int = 10_000) -
 
 def open_change(connection: Connection, receiver: str) -> ChangeRow | None:
     """Return the change that has not ended: there is at most one."""
-    sql = f"SELECT {_CHANGE} FROM cluster_change WHERE receiver = :r AND state NOT IN ('done', 'rolled_back')"
+    sql = f"SELECT {_CHANGE} FROM cluster_change WHERE receiver = :r AND state NOT IN ('done', 'rolled_back', 'superseded')"
     row = connection.execute(sa.text(sql), {"r": receiver}).first()
     return None if row is None else ChangeRow(*row)

@@ -115,7 +115,7 @@ def finish(
         from tidemark.cluster.membership.change import change_nodes
 
         known = _find_change(app, receiver, wanted)
-        if known is None or known.state == "rolled_back":
+        if known is None or known.state in ("rolled_back", "superseded"):
             return {"state": _find_end_state(app, receiver, wanted) if known is None else known.state}
         # A task cleared long after must not move the slots of a later change: that one has its own tasks.
         open_still = known.state != "done"

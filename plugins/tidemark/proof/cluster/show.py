@@ -154,7 +154,7 @@ def _group_moves(moves: Iterable[MoveRow], sizes: Mapping[int, int]) -> tuple[Mo
 
 
 def _build_change(row: ChangeRow | None) -> ChangeView | None:
-    return None if row is None else ChangeView(row.change_id, row.kind, row.node, row.state, row.actor, row.begun)
+    return None if row is None else ChangeView(row.change_id, row.kind, row.node, row.state, row.actor, row.begun, row.gone)
 
 
 def _read_databases(connection: Connection, receiver: str) -> frozenset[str]:

@@ -87,15 +87,16 @@ class ChangeView:
     """The unfinished change."""
 
     change_id: str
-    kind: str  # init | add | remove | rebalance
+    kind: str  # init | add | remove | rebalance | replace
     node: str
     state: str  # planned | swapped | migrating
     actor: str
     begun: float
+    gone: str = ""  # who leaves by a `replace`
 
     @property
     def command(self) -> str:
-        return f"{self.kind} {self.node}".strip()
+        return f"replace {self.gone} by {self.node}" if self.gone else f"{self.kind} {self.node}".strip()
 
     def as_json(self) -> dict[str, Any]:
         return {**vars(self), "begun": format_iso(self.begun)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from sqlalchemy.engine import Connection
 
 from tidemark.app import App
-from tidemark.cluster.nodes.cluster import NodeStores, cluster_settings, require_settings
+from tidemark.cluster.nodes.cluster import NodeStores, cluster_settings, command_of_change, require_settings
 from tidemark.cluster.replicas.catch_up import as_now, schema_digest
 from tidemark.cluster.replicas.core.placement import describe_unreplaced
 from tidemark.cluster.replicas.core.roles import Role
@@ -329,7 +329,7 @@ def explain_slot(f: SlotFacts) -> Explanation:
 
 
 def _change_command(change: ChangeView | None) -> str:
-    return f"./tidemark cluster {change.command}" if change is not None else _SHOW
+    return command_of_change(change.command) if change is not None else _SHOW
 
 
 def _describe_change(change: ChangeView) -> str:
