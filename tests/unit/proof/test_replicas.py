@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.clustered import LoadedCentre
+from tidemark.cluster.health.watch import watch_groups
 from tidemark.cluster.replicas.commit import append_change, hold_groups
 from tidemark.cluster.replicas.core.roles import Role
 from tidemark.cluster.replicas.records.change import Change, read_entries
+from tidemark.ledger.backup import back_up
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.proof.cluster.replicas import GroupReplicasView, show_replicas
 
@@ -73,4 +75,53 @@ def test_a_commit_that_died_and_an_older_ledger_are_told(centre: LoadedCentre) -
     assert group(centre).waits.startswith("a commit is at work")
     with centre.app.ledger.write() as connection:
         connection.exec_driver_sql("UPDATE group_log SET operation = ''")
-    assert group(centre).waits == "its nodes are ahead of the ledger: ./tidemark ledger rebuild"
+    assert group(centre).waits == OLDER
+
+
+OLDER = "its nodes are ahead of the ledger, so it is older than they are: ./tidemark ledger rebuild --replace"
+
+
+def keep(centre: LoadedCentre, copies: Path) -> None:
+    back_up(centre.app.ledger, copies / "copy.db")
+    shutil.copytree(centre.root, copies / "receiver")
+
+
+def restore(centre: LoadedCentre, copies: Path) -> None:
+    """The machine of the centre comes from a copy, so its receiver is as old as its ledger. The nodes are other machines."""
+    centre.app.ledger.close()
+    shutil.rmtree(centre.root)
+    shutil.copytree(copies / "receiver", centre.root)
+    place = centre.folder / "var" / "ledger.db"
+    for name in ("ledger.db-wal", "ledger.db-shm"):
+        (place.parent / name).unlink(missing_ok=True)
+    shutil.copyfile(copies / "copy.db", place)
+    centre.reopen()
+
+
+@pytest.mark.parametrize("after", ["a load", "a load and another master"])
+def test_a_ledger_that_came_from_an_older_copy_says_so_before_anything_is_written(
+    centre: LoadedCentre, tmp_path: Path, after: str
+) -> None:
+    keep(centre, tmp_path)
+    centre.land(2)
+    centre.load()
+    if after != "a load":
+        centre.away = {next(member.node for member in group(centre).members if member.role is Role.MASTER)}
+        centre.land(3)
+        centre.load()
+        centre.away = set()
+    restore(centre, tmp_path)
+    assert group(centre).waits == OLDER
+    watched = watch_groups(centre.app, centre.receiver)
+    assert watched.exit_code == 6 and group(centre).waits == OLDER
+
+
+def test_a_ledger_that_came_from_a_copy_that_is_not_older_names_the_command_that_makes_a_master(
+    centre: LoadedCentre, tmp_path: Path
+) -> None:
+    keep(centre, tmp_path)
+    restore(centre, tmp_path)
+    view = group(centre)
+    assert roles(view) == [Role.SLAVE] * 3 and "./tidemark replica watch" in view.waits
+    assert watch_groups(centre.app, centre.receiver).exit_code == 0
+    assert sorted(roles(group(centre))) == [Role.MASTER, Role.SLAVE, Role.SLAVE] and group(centre).waits == ""

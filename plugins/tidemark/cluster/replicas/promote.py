@@ -135,7 +135,7 @@ def _promote(
         told = [Vote(name, tail.end, _is_in_step(name, tail, row)) for name, tail in tails.items()]
         if judge_promotion(group, elected.name, told, granted=group.even) is not Promotion.WRITE_BARRIER:
             break  # the epoch would be given in vain, and its old master would be none
-        _find_doubtful(logs, row, elected.name)  # or the nodes are ahead of the ledger: it gives no epoch
+        find_doubtful(logs, row, elected.name)  # or the nodes are ahead of the ledger: it gives no epoch
         row = _give_epoch(logs, row, elected.name, lease, _find_emptied(tails), note=note)
         # CRASH WINDOW: the epoch is given, some members voted for it, some may have the barrier: the row is not active, the
         # next commit gives a newer epoch.
@@ -168,7 +168,7 @@ def _activate(
     if majority and not has_barrier_quorum(len(holders), group, group.even):
         raise _no_master_error(logs)
     end = barrier.head.end
-    doubtful = _find_doubtful(logs, row, row.master)
+    doubtful = find_doubtful(logs, row, row.master)
     if doubtful:
         records = taking_back(doubtful, end, row.epoch)
         holders = logs.append(records, fence)
@@ -241,7 +241,7 @@ def write_row(
     return after
 
 
-def _find_doubtful(logs: MemberLogs, row: GroupLogRow, name: str) -> str:
+def find_doubtful(logs: MemberLogs, row: GroupLogRow, name: str) -> str:
     """Return the commit whose records lie in a member's log behind what is settled, and count; "" for none.
 
     PermanentError for a record of a commit that this ledger does not know: it is older than the nodes.

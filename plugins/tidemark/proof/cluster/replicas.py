@@ -17,8 +17,9 @@ from tidemark.cluster.replicas.core.placement import describe_unreplaced
 from tidemark.cluster.replicas.core.roles import Role
 from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.cluster.replicas.log import Tail
-from tidemark.cluster.replicas.members import read_round
-from tidemark.errors import TidemarkError
+from tidemark.cluster.replicas.members import MemberLogs, read_round
+from tidemark.cluster.replicas.promote import find_doubtful
+from tidemark.errors import PermanentError, TidemarkError
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
 from tidemark.ledger.cluster.recoveries import RecoveryRow, find_at_work, read_recoveries
 from tidemark.ledger.database import database_time
@@ -27,6 +28,7 @@ from tidemark.proof.explanation import join_names
 from tidemark.settings.model import ReceiverSettings
 
 _ROUNDS = 5
+_AHEAD = "its nodes are ahead of the ledger, so it is older than they are: ./tidemark ledger rebuild --replace"
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ def show_replicas(app: App, receiver: ReceiverSettings) -> ReplicasView:
             logs, tails = heard[header]
             mine = {name: count for (other, name), count in lacking.items() if other == header}
             judged = judge_replicas(row, cluster.identity, logs.names, tails, logs.silent, mine)
+            if _is_outrun(row, logs, tails):
+                judged = replace(judged, waits=_AHEAD)
             judged = _add_unreplaced(judged, logs.quorum)
             groups.append(_add_recoveries(judged, recoveries))
     return ReplicasView(receiver.name, tuple(groups))
@@ -145,6 +149,22 @@ def _add_unreplaced(group: GroupReplicasView, quorum: int) -> GroupReplicasView:
     return replace(group, waits="; ".join(filter(None, (group.waits, told))))
 
 
+def _is_outrun(row: GroupLogRow, logs: MemberLogs, tails: Mapping[str, Tail]) -> bool:
+    """Tell whether a member's log goes on behind what the ledger has settled, with a commit that it does not know. Where the
+    ledger names an active master and no commit, its settled end says so without this."""
+    ends = {name: tail.end.position.version for name, tail in tails.items()}
+    longest = max(ends, key=lambda name: ends[name], default="")
+    if not longest or ends[longest] <= row.settled[1] or (row.active and not row.operation):
+        return False
+    try:
+        find_doubtful(logs, row, longest)
+    except PermanentError:
+        return True
+    except TidemarkError:  # it went away, or its log is damaged there: its role says so
+        return False
+    return False
+
+
 def judge_replicas(
     row: GroupLogRow,
     identity: str,
@@ -190,11 +210,16 @@ def _find_wait(row: GroupLogRow, members: tuple[ReplicaView, ...], tails: Mappin
     newest = max((tail.fence.epoch for tail in tails.values() if tail.fence is not None), default=0)
     longest = max((tail.end.position.version for tail in tails.values()), default=0)
     if newest > row.epoch or (longest > row.settled[1] and row.active and not row.operation):
-        return "its nodes are ahead of the ledger: ./tidemark ledger rebuild"
+        return _AHEAD
     if row.operation:
         return "a commit is at work; if it died, the next record of the group takes it back"
     if not row.epoch:
         return "it has no record yet"
+    if not row.active:
+        return (
+            "the ledger names no master, as after a restore, a rebuild or a promotion that died: ./tidemark replica watch or"
+            " the next record makes one, if enough members answer"
+        )
     if not any(member.role is Role.MASTER for member in members):
         return "it has no master: the next record makes one, if enough members answer"
     return ""
