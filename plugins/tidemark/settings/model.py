@@ -43,6 +43,7 @@ from tidemark.settings.values import (
     parse_task_arguments,
     parse_text,
     parse_texts,
+    parse_time_columns,
     parse_timezone,
     parse_uuid,
     parse_window,
@@ -458,14 +459,20 @@ class SinkSettings:
     source: str = setting(REQUIRED, parse_text, "the name of a [sources.NAME]", start="orders")
     kind: str = setting(
         REQUIRED,
-        one_of("delta", "history"),
-        '"delta": Delta tables as they are at the source; "history": every change, in Parquet',
+        one_of("delta", "history", "catalog"),
+        '"delta": Delta tables as they are at the source; "history": every change, in Parquet; "catalog": TsFiles of a site',
         start="delta",
     )
     target: str = setting(
-        REQUIRED, parse_local_store, "a folder of this machine that belongs to this sink alone", start="var/lake/orders"
+        REQUIRED,
+        parse_local_store,
+        "a folder of this machine that belongs to this sink alone; of a catalog sink the `store` of a `[sites.NAME]`",
+        start="var/lake/orders",
     )
     tables: tuple[str, ...] = setting(("**",), parse_table_patterns, "patterns of the tables to keep, database.table")
+    time: tuple[tuple[str, str], ...] = setting(
+        (), parse_time_columns, "of a catalog sink: the column of time of tables whose key has not one DATETIME or TIMESTAMP"
+    )
     shards: int = setting(8, whole_number(1, 4096), "of its task: into how many shards rows are divided")
     hash: str = setting("mixed", one_of("mixed", "ptubes"), 'of its task: "ptubes" is the hash of the original')
     key_change: str = setting(

@@ -402,6 +402,16 @@ def parse_shard_columns(value: Any) -> TableColumns:
     return tuple(found)
 
 
+_TIME_COLUMNS = 'must be a table: {"plant.readings" = "at"}'
+
+
+def parse_time_columns(value: Any) -> tuple[tuple[str, str], ...]:
+    """Read `{"database.table" = "column"}` as (table, column) pairs in the order of names."""
+    if not isinstance(value, dict) or not all("." in table and isinstance(one, str) and one for table, one in value.items()):
+        raise ValueError(_TIME_COLUMNS)
+    return tuple(sorted(value.items()))
+
+
 def _file_path(written: str, root: Path) -> str:
     path = written.removeprefix("file://")
     if not path.startswith(("/", "~", ".")):
@@ -474,6 +484,8 @@ def format_read(value: Any, read: Reader) -> str:
     """Write a value that `read` returned as the file would."""
     if read is parse_task_arguments:
         return "{" + ", ".join(f"{key} = {format_value(one)}" for key, one in value) + "}"
+    if read is parse_time_columns:
+        return "{" + ", ".join(f'"{table}" = {format_value(column)}' for table, column in value) + "}"
     if read is parse_shard_columns:
         return "{" + ", ".join(f'"{table}" = {{shard = {format_value(names)}}}' for table, names in value) + "}"
     if read in (parse_bandwidth, parse_size):

@@ -17,13 +17,14 @@ from urllib.parse import quote
 
 from tidemark.app import App
 from tidemark.changes.binlog.gtid_sets import contains_gtid
+from tidemark.changes.bootstrap.state import BEGIN
 from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.delivery import points, tasks
 from tidemark.changes.delivery.export import Wants, choose_tables
 from tidemark.changes.delivery.storage_points import Start, locate, point_at
 from tidemark.changes.delivery.tasks import Wanted
 from tidemark.changes.sinks.batches import Content, Limits, find_batch_end, read_content
-from tidemark.changes.sinks.show import sink_settings_of
+from tidemark.changes.sinks.show import sink_settings_of, site_of_sink
 from tidemark.changes.sources.source import Source, find_source
 from tidemark.changes.store.read import Reader, open_whole
 from tidemark.errors import NotFoundError, PermanentError, UsageError
@@ -47,7 +48,7 @@ from tidemark.settings.model import SinkSettings
 if TYPE_CHECKING:
     from tidemark.changes.sinks.delta import DeltaTables
 
-DELTA, HISTORY = "delta", "history"
+DELTA, HISTORY, CATALOG = "delta", "history", "catalog"
 
 
 def _do_nothing(_effect: str) -> None:
@@ -106,11 +107,15 @@ class Sink:
 
     @cached_property
     def target(self) -> Any:
-        """The tables that it writes: `DeltaTables` or `HistoryFiles`."""
+        """The tables that it writes: `DeltaTables`, `HistoryFiles` or `CatalogFiles`."""
         if self.settings.kind == DELTA:
             from tidemark.changes.sinks.delta import DeltaTables
 
             return DeltaTables(self.root, self.name, name_folder)
+        if self.settings.kind == CATALOG:
+            from tidemark.changes.sinks.catalog import CatalogFiles
+
+            return CatalogFiles(self.root, site_of_sink(self.app.settings, self.settings), dict(self.settings.time))
         from tidemark.changes.sinks.history import HistoryFiles
 
         return HistoryFiles(self.root, self.name, name_folder)
@@ -194,17 +199,28 @@ def _plan(sink: Sink, lease: Lease, bounds: tuple[Reader, int, Limits], highest:
         first = min(first, there.end)  # a member of the task, with a token for it, moves points and writes nothing here
     if sink.settings.kind == HISTORY:
         first = sink.target.align(first, reader.first)
+    elif sink.settings.kind == CATALOG:
+        first = max(first, sink.target.find_end())
     end = find_batch_end(reader, first, until, limits)
     if end <= first:
         return None
     batch = SinkBatch(max(there.number if there else 0, highest) + 1, first, end, task.version_ts)
     content = read_content(sink.source.disk, sink.wants, batch, known)
+    if sink.settings.kind == CATALOG and (cut := _find_reading(batch, content)) < content.end:
+        batch = replace(batch, end=cut)
+        content = read_content(sink.source.disk, sink.wants, batch, known)
     batch = replace(batch, end=content.end)
     with ledger.write() as connection:
         assert_held(connection, lease)
         write_batch(connection, sink.name, batch)
     # CRASH WINDOW: a batch is recorded and nothing of it is written: the next run writes it, whatever the store has by then.
     return batch, content
+
+
+def _find_reading(batch: SinkBatch, content: Content) -> int:
+    """Where a batch is cut, so that the reading of a table begins with one: rows of former batches are older then."""
+    begun = [seq for table in content.tables.values() for seq, what, _ in table.events if what == BEGIN]
+    return min((seq for seq in begun if seq > batch.first), default=content.end)
 
 
 def _find_first(sink: Sink, there: Mapping[int, StoragePoint]) -> int:

@@ -1,0 +1,286 @@
+"""Tables as TsFiles of a site: a data folder as an IoTDB has one, which a link sends like any other site's.
+
+A batch makes at most one TsFile for each database and time partition. Its version is the batch's first transaction, so what
+came later ranks above it: an update overwrites. What went is a deletion in the `.mods2` of older files that have it: rows
+that were deleted, and fields that became null. Files are never changed and never removed: the site has all that it ever
+had, and owner, merge, proof and rebuild hold at the receiver.
+
+`catalog.json` at the target's root says which transactions the files have, and the types of fields. It is written behind
+the files of a batch. Until then the batch is written again, to the same names: a file of the batch is replaced, and a
+deletion that stands there is not added again. Transactions before its end are never written again, whatever the ledger
+says: deletions of later batches would hit what an earlier one writes anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from tidemark.changes.sinks.batches import Content, TableChanges, Window, cut_run, judge_table
+from tidemark.changes.sinks.fold import MisfitError, fold_rows, key_of
+from tidemark.changes.sinks.points import TYPES, Gone, Layout, Points, choose_layout, cut_partition, make_points
+from tidemark.errors import CorruptionError, limits_named
+from tidemark.ledger.delivery import STOPPED, SinkBatch, SinkTable
+from tidemark.settings.model import SiteSettings
+from tidemark.stores.agent import durable
+from tidemark.tsfiles.companions.mods import FIRST_TIME, parse_mods
+from tidemark.tsfiles.companions.resource import read_extent
+from tidemark.tsfiles.devices import table_device, table_segments
+from tidemark.tsfiles.layout.index import Segments
+from tidemark.tsfiles.names import parse_name
+from tidemark.tsfiles.points.column import Column
+from tidemark.tsfiles.reader import TsFile
+from tidemark.tsfiles.sealed import COMPANION_BYTES
+from tidemark.tsfiles.write.companions import encode_resource, encode_table_deletion
+from tidemark.tsfiles.write.writer import TsFileWriter, device_order
+from tidemark.untrusted_files import UntrustedFile
+
+Effect = Callable[[str], None]
+STATE = "catalog.json"
+DATA = ("data/sequence", "data/unsequence")
+"""Folders of the site: all files are in the second, where they may overlap. A link wants to find both."""
+REGION = "0"
+_EVER = (FIRST_TIME, (1 << 63) - 1)
+_STATE_BYTES = 64 << 20
+_UNITS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+
+
+@dataclass
+class _State:
+    """What `catalog.json` says. `end`: the first transaction that the files do not have. `fields`: Arrow types by table and
+    column, by their names."""
+
+    end: int = 1
+    fields: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+@dataclass
+class _Work:
+    """What a batch does to a table. `clear`: all rows go that files of versions below it have. `anew`: and their types."""
+
+    state: SinkTable
+    points: Points = field(default_factory=Points)
+    layout: Layout | None = None
+    clear: int = 0
+    anew: bool = False
+
+
+class CatalogFiles:
+    """The files of a sink. `times`: the column of time of tables, where the key does not tell it."""
+
+    def __init__(self, root: Path, site: SiteSettings, times: Mapping[str, str]) -> None:
+        self.root = root
+        self._times = times
+        self._unit = site.time_unit
+        self._length = site.partition_interval_ms * _UNITS[site.time_unit]
+        self._extents: dict[Path, dict[str, tuple[int, int]]] = {}
+        self._listed: dict[Path, list[Path]] = {}
+
+    def find_end(self) -> int:
+        """The first transaction that the files do not have."""
+        return self._read_state().end
+
+    def write(self, batch: SinkBatch, content: Content, known: Mapping[str, SinkTable], effect: Effect) -> list[SinkTable]:
+        """Write a batch, and tell how its tables are. One whose rows do not fit is stopped, and the others go on."""
+        state = self._read_state()
+        self._listed.clear()
+        if content.renames:
+            works = _judge_renamed(batch, content, known)
+        else:
+            works = [self._judge(batch, changes, known.get(name), state) for name, changes in sorted(content.tables.items())]
+        with limits_named(self.root):
+            for folder in DATA:
+                durable.make_folder(os.fsencode(self.root / folder))
+            self._write_files(batch, works, effect)
+            # CRASH WINDOW: new rows are there, and what they replace or what went is, too: the batch is written again.
+            for work in works:
+                self._delete(batch, work, effect)
+            # CRASH WINDOW: files have all of the batch, and nothing says so: it is written again, with the same bytes.
+            for work in works:
+                if work.anew:
+                    state.fields.pop(work.state.name, None)
+                if work.layout is not None:
+                    state.fields[work.state.name] = {name: str(one) for name, one in work.layout.fields.items()}
+            effect(f"before {STATE}")
+            told = {"format": 1, "end": batch.end, "fields": state.fields}
+            durable.publish(os.fsencode(self.root / STATE), [json.dumps(told, ensure_ascii=False).encode()])
+            # CRASH WINDOW: the files have the batch and no point says so: it is written again, with the same bytes.
+            effect(f"after {STATE}")
+        return [work.state for work in works]
+
+    def _read_state(self) -> _State:
+        try:
+            data = UntrustedFile(str(self.root), STATE).read(_STATE_BYTES)
+        except FileNotFoundError:
+            return _State()
+        try:
+            told = json.loads(data)
+            if told["format"] != 1:
+                raise ValueError(f"format {told['format']}")
+            return _State(int(told["end"]), {name: dict(fields) for name, fields in told["fields"].items()})
+        except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+            raise CorruptionError(
+                f"{self.root / STATE}: {wrong}", hint="give the sink and its site a new folder", subject=str(self.root)
+            ) from wrong
+
+    # what a batch does to a table
+
+    def _judge(self, batch: SinkBatch, changes: TableChanges, known: SinkTable | None, state: _State) -> _Work:
+        judged = judge_table(known, changes, batch)
+        try:
+            return self._make_work(batch, changes, judged, state)
+        except MisfitError as misfit:
+            stopped = replace(judged[0], state=STOPPED, seq=batch.first, why=f"{changes.name}: {misfit}", begun=0)
+        again = judge_table(stopped, changes, batch)  # a reading that begins behind what does not fit makes it anew
+        if again[0].state == STOPPED:
+            return _Work(stopped)
+        try:
+            return self._make_work(batch, changes, again, state)
+        except MisfitError as misfit:
+            return _Work(replace(stopped, why=f"{changes.name}: {misfit}"))
+
+    def _make_work(self, batch: SinkBatch, changes: TableChanges, judged: tuple[SinkTable, Window], state: _State) -> _Work:
+        table, window = judged
+        clear = batch.first if window.anew else min(window.clear, batch.first)
+        stretches = [(run.shape, *cut_run(run, window)) for run in changes.runs]
+        stretches = [one for one in stretches if len(one[2])]
+        if not stretches:
+            return _Work(table, clear=clear, anew=window.anew)
+        key = key_of(stretches[-1][0])
+        other = next((found for shape, _, _ in stretches if (found := key_of(shape)) != key), table.key or key)
+        if other != key:
+            raise MisfitError(f"its key was {', '.join(other)} and is {', '.join(key)} now")
+        there = {} if window.anew else {name: TYPES[one] for name, one in state.fields.get(changes.name, {}).items()}
+        for shape, _, _ in stretches:
+            layout = choose_layout(shape, there, self._times.get(changes.name, ""))
+            there = dict(layout.fields)
+        folded = fold_rows(stretches, key, layout.types_of(stretches[-1][0]))
+        return _Work(replace(table, key=key), make_points(folded.rows, layout, self._unit), layout, clear, window.anew)
+
+    # files
+
+    def _write_files(self, batch: SinkBatch, works: list[_Work], effect: Effect) -> None:
+        """Write the TsFiles of a batch, each with its `.resource`: devices of all tables of a database, by partition."""
+        parts: dict[Path, list[tuple[Segments, dict[str, Column]]]] = {}
+        tags: dict[str, dict[str, tuple[str, ...]]] = {}
+        for work in works:
+            if work.layout is None:
+                continue
+            tags.setdefault(work.layout.database, {})[work.layout.table] = work.layout.tags
+            for one in work.points.written:
+                for partition, columns in self._divide(one.fields):
+                    parts.setdefault(self._folder_of(work.layout.database, partition), []).append((one.device, columns))
+        for folder, devices in sorted(parts.items()):
+            place = folder / f"{batch.first}-{batch.first}-0-0.tsfile"
+            effect(f"before {place.relative_to(self.root)}")
+            durable.make_folder(os.fsencode(folder))
+            extent = {}
+            with TsFileWriter(place, tags[folder.parent.parent.name]) as writer:
+                for device, columns in sorted(devices, key=lambda one: device_order(one[0])):
+                    writer.write_device(device, columns, aligned=True)
+                    filled = [column.times for column in columns.values() if len(column)]
+                    extent[device] = (int(min(t[0] for t in filled)), int(max(t[-1] for t in filled)))
+            # CRASH WINDOW: a TsFile has no `.resource`: a link takes it for one that is being written. It is made anew.
+            effect(f"resource of {place.relative_to(self.root)}")
+            durable.publish(os.fsencode(f"{place}.resource"), [encode_resource(extent)])
+            effect(f"after {place.relative_to(self.root)}")
+
+    def _divide(self, fields: Mapping[str, Column]) -> Iterator[tuple[int, dict[str, Column]]]:
+        """The columns of a device by time partition; those without a point are left out."""
+        found: dict[int, dict[str, Column]] = {}
+        for name, column in fields.items():
+            for partition, span in cut_partition(column.times, self._length):
+                found.setdefault(partition, {})[name] = Column(column.type, column.times[span], column.values[span])
+        yield from sorted(found.items())
+
+    def _folder_of(self, database: str, partition: int) -> Path:
+        return self.root / DATA[1] / database / REGION / str(partition)
+
+    # deletions
+
+    def _delete(self, batch: SinkBatch, work: _Work, effect: Effect) -> None:
+        """Add to files of former batches what they have of a table no more."""
+        database, _, table = work.state.name.partition(".")
+        found: dict[Path, list[bytes]] = {}
+        if work.clear:
+            for place in self._list_files(self.root / DATA[1] / database, work.clear):
+                if any(table_segments(device)[0] == table for device in self._extent_of(place, database)):
+                    found[place] = [encode_table_deletion(_EVER, table)]
+        concerned: dict[Path, list[Gone]] = {}
+        for gone in work.points.gone:
+            device = table_device(database, gone.device)
+            for partition, span in cut_partition(gone.times, self._length):
+                times = gone.times[span]
+                for place in self._list_files(self._folder_of(database, partition), batch.first):
+                    first, last = self._extent_of(place, database).get(device, (1, 0))
+                    if first <= times[-1] and times[0] <= last:
+                        concerned.setdefault(place, []).append(replace(gone, times=times))
+        for place, several in concerned.items():
+            with TsFile(UntrustedFile(str(place.parent), place.name), database) as file:
+                for gone in several:
+                    found.setdefault(place, []).extend(_find_entries(file, table_device(database, gone.device), gone))
+        for place, entries in sorted(found.items()):
+            self._add_entries(place, entries, effect)
+
+    def _list_files(self, folder: Path, below: int) -> list[Path]:
+        """The TsFiles in and below a folder of batches that began before a transaction."""
+        if folder not in self._listed:
+            self._listed[folder] = sorted(folder.rglob("*.tsfile"))
+        names = [(path, parse_name(path.name)) for path in self._listed[folder]]
+        return [path for path, name in names if name is not None and name.version < below]
+
+    def _extent_of(self, place: Path, database: str) -> dict[str, tuple[int, int]]:
+        """The devices of a file of a former batch, with their first and last time."""
+        if place not in self._extents:
+            data = UntrustedFile(str(place.parent), f"{place.name}.resource").read(COMPANION_BYTES)
+            self._extents[place] = {device: (first, last) for device, first, last in read_extent(data, database, str(place))}
+        return self._extents[place]
+
+    def _add_entries(self, place: Path, entries: list[bytes], effect: Effect) -> None:
+        mods = place.with_name(f"{place.name}.mods2")
+        try:
+            before = UntrustedFile(str(mods.parent), mods.name).read(COMPANION_BYTES)
+        except FileNotFoundError:
+            before = b""
+        there = set(parse_mods(before, "mods2", str(mods)))
+        added = [one for one in dict.fromkeys(entries) if parse_mods(one, "mods2")[0] not in there]
+        if added:
+            effect(f"before {mods.relative_to(self.root)}")
+            durable.publish(os.fsencode(mods), [before, *added])
+            # CRASH WINDOW: some files have their deletions: they are found there, and the others get theirs.
+            effect(f"after {mods.relative_to(self.root)}")
+
+
+def _judge_renamed(batch: SinkBatch, content: Content, known: Mapping[str, SinkTable]) -> list[_Work]:
+    """Tables that were renamed: rows of TsFiles have their table's name, so none takes them along. A former name has no rows
+    then; a new one stops until it is read anew."""
+    goes_to: dict[str, str] = {}  # table → whose rows it has now
+    for former, name in content.renames:
+        goes_to[name], goes_to[former] = goes_to.get(former, former), ""
+    works = []
+    for name, former in sorted(goes_to.items()):
+        if name and former:
+            why = f"{name}: it was {former} before: a catalog keeps rows by their table's name"
+            works.append(_Work(SinkTable(name, STOPPED, seq=batch.first, why=why), clear=batch.first, anew=True))
+        elif name in known:
+            works.append(_Work(SinkTable(name, seq=batch.first), clear=batch.first, anew=True))
+    return works
+
+
+def _find_entries(file: TsFile, device: str, gone: Gone) -> list[bytes]:
+    """Deletions of what a file has of these points. Neighbours in the file are one entry."""
+    there = [one for one in file.list_measurements(device) if not gone.measurements or one in gone.measurements]
+    if not there:
+        return []
+    held = np.unique(np.concatenate([file.read_column(device, one).times for one in there]))
+    hit = np.isin(held, gone.times)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], hit, [False]]).astype(np.int8)))
+    return [
+        encode_table_deletion((int(held[begin]), int(held[end - 1])), gone.device[0] or "", gone.device, gone.measurements)
+        for begin, end in zip(edges[::2], edges[1::2], strict=True)
+    ]
