@@ -152,7 +152,7 @@ def _show_value(value: Any) -> Any:
 
 
 def run_deliver(call: Call) -> Answer:
-    from tidemark.changes.sinks.deliver import DELTA, Request, deliver_sink, find_sink
+    from tidemark.changes.sinks.deliver import HISTORY, Request, deliver_sink, find_sink
     from tidemark.changes.sinks.show import show_table
 
     asked = call.arguments
@@ -160,7 +160,7 @@ def run_deliver(call: Call) -> Answer:
     with progress.show_progress(call.screen) as beat:
         done = deliver_sink(sink, Request(asked.to, progress=beat))
     tables = [show_table(table, done.rows.get(table.name, 0)) for table in done.tables.values()]
-    if sink.settings.kind != DELTA:
+    if sink.settings.kind == HISTORY:
         tables = [{"name": name, "state": "whole", "rows": rows, "why": ""} for name, rows in done.rows.items()]
     state = "delivered" if done.batches else "nothing new"
     found: dict[str, Any] = {
