@@ -44,6 +44,7 @@ BOOTSTRAP, SHOW = "$ ./tidemark changes bootstrap orders", "$ ./tidemark changes
 READ, LINES, RETAIN = "$ ./tidemark changes read orders", '{"k":"row"', "$ ./tidemark changes retain orders"
 CONSUME, REWIND = "$ ./tidemark changes consume billing", "$ ./tidemark changes rewind billing"
 SUBSCRIBE, KEPT = "from tidemark.changes import subscribe", 'with subscribe("billing", source="orders", point=read_kept)'
+SERIES = "$ ./tidemark changes deliver series"
 DELIVER, STOPPED = "$ ./tidemark changes deliver lake\n12,567 rows", "$ ./tidemark changes deliver lake\n2 rows"
 VERIFY_SINK = "$ ./tidemark changes verify orders --sink lake"
 REMOTE, CONSUME_REMOTE = 'with subscribe("billing", source="orders", url=', f"{CONSUME} --source orders --url"
@@ -344,6 +345,28 @@ def play_lake(folder: Path) -> None:
         play(folder, STOPPED)
 
 
+def play_series(folder: Path) -> None:
+    series = (
+        '[sinks.series]\nsource = "orders"\nkind = "catalog"\ntarget = "series"\ntables = ["plant.readings"]\n'
+        '[sites.series]\nid = "5a1d3c52-7d1b-4a5e-9c1e-0d2f8e6b7a41"\nstore = "series"\n'
+        '[links.series]\nsite = "series"\n[receivers.centre]\nstore = "centre"\n'
+    )
+    with served(folder) as server:
+        config = folder / "tidemark.toml"
+        config.write_text(config.read_text().replace('tables = ["shop.*"]', 'tables = ["plant.*"]') + series)
+        server.run(
+            "CREATE DATABASE plant",
+            "CREATE TABLE plant.readings (at DATETIME, machine VARCHAR(9), level DOUBLE, pieces INT,"
+            " PRIMARY KEY (at, machine))",
+            "INSERT INTO plant.readings SELECT '2026-11-27 12:00:00' + INTERVAL seq SECOND, 'm1', 0.5, seq"
+            " FROM shop.seq_1_to_1001",
+        )
+        type_commands(folder, Block("console", "$ ./tidemark changes capture orders\n"))
+        server.run("INSERT INTO plant.readings VALUES ('2026-11-27 12:16:42', 'm1', NULL, 1002)")
+        type_commands(folder, Block("console", "$ ./tidemark changes capture orders\n"))
+        play(folder, SERIES)
+
+
 Scene = Callable[[Path], None]
 QUICK: dict[Scene, tuple[str, ...]] = {
     play_statements: (STATEMENTS,),
@@ -361,6 +384,7 @@ SERVED_SCENES: dict[Scene, tuple[str, ...]] = {
     play_parked: (PARKED,),
     play_bootstrap: (BOOTSTRAP,),
     play_show: (SHOW,),
+    play_series: (SERIES,),
     play_lake: (DELIVER, VERIFY_SINK, STOPPED),
 }
 

@@ -29,7 +29,7 @@ def site_of_sink(settings: Settings, sink: SinkSettings) -> SiteSettings:
 
 
 def show_sink(app: App, name: str) -> dict[str, Any]:
-    """A sink: its settings, how its tables are (of a `delta` sink), and its newest batch."""
+    """A sink: its settings, how its tables are (of a `delta` or `catalog` sink), and its newest batch."""
     settings = sink_settings_of(app.settings, name)
     with app.ledger.read() as connection:
         batch, tables = read_batch(connection, name), read_sink_tables(connection, name)

@@ -178,11 +178,16 @@ def run_deliver(call: Call) -> Answer:
             "hint": f"./tidemark changes bootstrap {sink.source.name} --tables {first.name} --again makes it anew",
         }
 
+    sites = [site.name for site in call.settings.sites.values() if site.store == sink.settings.target]
+    links = [link.name for link in call.settings.links.values() if link.site in sites]
+
     def show(screen: Screen) -> None:
         told = f"{found['rows']:,} rows in {done.batches:,} batches: up to {found['point']}"
         screen.print_line(told if done.batches else f"nothing new: at {found['point']}")
         rows = [[table[key] for key in ("name", "state", "rows", "why")] for table in tables]
         screen.print_table(("table", "state", "rows>", "why"), rows)
+        for link in links if done.batches else ():
+            screen.print_line(f"  next: ./tidemark sync {link}")
 
     return Answer(found, show, PartialError.kind if done.stopped else 0)
 

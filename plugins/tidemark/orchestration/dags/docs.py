@@ -170,7 +170,8 @@ keep its logs longer.
 
 def sink_doc(sink: SinkSettings) -> str:
     when = f"by `{sink.schedule}` (UTC)" if sink.schedule else f"when `changes of {sink.source}` has news"
-    what = "tables as they are at the source" if sink.kind == "delta" else "a Parquet file of every change"
+    kinds = {"delta": "tables as they are at the source", "catalog": "TsFiles of the site that has this store"}
+    what = kinds.get(sink.kind, "a Parquet file of every change")
     return f"""### Sink `{sink.name}`
 
 Brings `{sink.target}` to the changes of source `{sink.source}`: {what}. Runs {when}; one run at a time. While another
