@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from tidemark.errors import UnsupportedError
-from tidemark.tsfiles.devices import pattern_matches, plain_path, put_below, table_segments
+from tidemark.tsfiles.devices import is_table, pattern_matches, plain_path, put_below, table_segments
 from tidemark.tsfiles.layout.bytes import Cursor, EndsEarlyError, corruption_error
 
 if TYPE_CHECKING:
@@ -81,18 +81,32 @@ class Deletion:
 
 
 class Deletions(tuple[Deletion, ...]):
-    """The deletions of one file, indexed by series, since there may be thousands of entries for single series."""
+    """The deletions of one file, indexed by series or device, since there may be thousands of entries for single ones."""
 
     @cached_property
     def _by_series(self) -> dict[str, list[Deletion]]:
+        """Of the tree model, by the series that an entry names; "": entries that may affect any."""
         found: dict[str, list[Deletion]] = {}
         for entry in self:
-            found.setdefault(plain_path(entry.path) or "", []).append(entry)
+            if not entry.rule.devices:
+                found.setdefault(plain_path(entry.path) or "", []).append(entry)
+        return found
+
+    @cached_property
+    def _by_device(self) -> dict[Tags, list[Deletion]]:
+        """Of the table model, by each device that an entry names."""
+        found: dict[Tags, list[Deletion]] = {}
+        for entry in self:
+            for device in dict.fromkeys(entry.rule.devices[0] if entry.rule.devices else ()):
+                found.setdefault(device, []).append(entry)
         return found
 
     def of_series(self, device: str, measurement: str) -> list[Deletion]:
         """The deletions that affect a series, given by its canonical names."""
-        others = [entry for entry in self._by_series.get("", ()) if entry.affects_series(device, measurement)]
+        others = self._by_series.get("", [])
+        if self._by_device and is_table([device]):
+            others = others + self._by_device.get(_trim_null_tags(table_segments(device)), [])
+        others = [entry for entry in others if entry.affects_series(device, measurement)]
         return self._by_series.get(f"{device}.{measurement}", []) + others
 
 
@@ -113,12 +127,14 @@ def mask_deleted_points(deletions: Iterable[Deletion], times: NDArray[np.int64],
     """bool[n]: which points at `times` (int64[n], ascending), of a chunk whose header is at `chunk_offset`, are deleted."""
     import numpy as np  # not at the top: a load only parses deletions, and numpy would slow its start
 
-    mask = np.zeros(len(times), np.bool_)
-    for entry in deletions:
-        if entry.before is None or chunk_offset < entry.before:
-            first, after = times.searchsorted([entry.start]), times.searchsorted([entry.end], "right")
-            mask[first[0] : after[0]] = True
-    return mask
+    spans = [(e.start, e.end) for e in deletions if e.start <= e.end and (e.before is None or chunk_offset < e.before)]
+    if not spans:
+        return np.zeros(len(times), np.bool_)
+    starts, ends = np.array(spans, np.int64).T
+    bounds = np.zeros(len(times) + 1, np.int64)  # how many deletions begin and end before each point
+    np.add.at(bounds, times.searchsorted(starts), 1)
+    np.add.at(bounds, times.searchsorted(ends, "right"), -1)
+    return bounds[:-1].cumsum() > 0
 
 
 def _parse_text(data: bytes, what: str) -> tuple[Deletion, ...]:
