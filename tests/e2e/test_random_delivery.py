@@ -52,18 +52,26 @@ target = "past"
 tables = ["d.*"]
 """
 PROGRAM = """
-import json, os, sys
+import json, os, sys, time
 from tidemark.changes import subscribe
+from tidemark.errors import UnreachableError
 task, config, url, token, path, shards = sys.argv[1:]
 heard = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-where = {"url": url, "token": token} if url else {"settings": config}
-with subscribe(task, source="orders", shards=int(shards) if shards else None, checkpoint_seconds=0.3, **where) as stream:
-    for batch in stream:
-        point = json.loads(batch.point)
-        shard = f"{point['generation']} {point['versionTs']} {batch.shard}"
-        lines = [f"{shard} {row['seq']} {row['i']}\\n" for row in batch.to_pylist()]
-        os.write(heard, "".join(lines).encode())
-        batch.done()
+def consume():
+    where = {"url": url, "token": token} if url else {"settings": config}
+    with subscribe(task, source="orders", shards=int(shards) if shards else None, checkpoint_seconds=0.3, **where) as stream:
+        for batch in stream:
+            point = json.loads(batch.point)
+            shard = f"{point['generation']} {point['versionTs']} {batch.shard}"
+            lines = [f"{shard} {row['seq']} {row['i']}\\n" for row in batch.to_pylist()]
+            os.write(heard, "".join(lines).encode())
+            batch.done()
+
+while True:
+    try:
+        consume()
+    except UnreachableError:  # the reader is dead when it begins
+        time.sleep(0.2)
 """
 Heard = tuple[tuple[int, int, int], tuple[int, int]]
 """(generation of the task's shards, version that a rewind makes new, shard), (transaction, row)."""
