@@ -6,10 +6,12 @@ import json
 import os
 import random
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -283,3 +285,60 @@ def test_a_bootstrap_that_is_killed_again_and_again_among_changes(orders: Orders
     read = [tuple(line["after"]) for line in lines if line.get("op") == "R" and line["table"] == "places"]
     assert len(set(read)) == len(read), "each chunk stands once"
     assert orders.run("verify", "orders").code == 0
+
+
+@contextmanager
+def slow_line(port: int, bytes_a_second: float) -> Iterator[int]:
+    """The port of a line to another one of 127.0.0.1, that brings so much from there and takes everything."""
+
+    def copy(source: socket.socket, target: socket.socket, speed: float) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+                time.sleep(len(data) / speed)
+            target.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                near, far = listener.accept()[0], socket.create_connection(("127.0.0.1", port))
+                for ends in ((near, far, inf), (far, near, bytes_a_second)):
+                    threading.Thread(target=copy, args=ends, daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("server", [MARIADB], indirect=True)
+def test_a_capture_that_does_not_follow_ends_before_a_faster_writer(tmp_path: Path, server: MariaDb) -> None:
+    """Each statement writes more than the line brings meanwhile."""
+    ended, most = threading.Event(), 20
+    server.run("DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop")
+    server.run("CREATE TABLE shop.orders (id INT, name VARCHAR(2000), paid DECIMAL(10,2))")
+    server.reset()
+    writer = MariaDb(server.folder, server.port, server.options, server.process)
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        writer.run("INSERT INTO shop.orders SELECT seq, REPEAT('x', 1000), 1.25 FROM shop.seq_1_to_5000")
+        written += 5_000
+
+    def go_on() -> None:
+        while written < most * 5_000 and not ended.wait(0.05):
+            write()
+
+    write()
+    with slow_line(server.port, 10e6) as port:
+        orders = Orders(tmp_path, server)
+        orders.config.write_text(orders.config.read_text().replace(f":{server.port}", f":{port}"))
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        said = orders.run("capture", "orders")
+        ended.set()
+        thread.join()
+    assert said.code == 0 and 5_000 <= said.json["rows"] < written, (said, written)
+    orders = Orders(tmp_path, server)
+    assert orders.run("capture", "orders").json["rows"] == written - said.json["rows"]

@@ -85,7 +85,7 @@ class Tables:
                     if left and _DEFINITION_CHANGED in changed.message:
                         continue
                     raise
-                place = opened if isinstance(opened, FilePosition) else ask_end(self.server)
+                place = opened if isinstance(opened, FilePosition) else require_end(self.server)
                 seen = opened if isinstance(opened, MysqlGtidSet) else None
                 if not table.key:
                     yield Chunk(place, table, self._stream(table), UNKNOWN, is_first=True, seen=seen)
@@ -105,7 +105,7 @@ class Tables:
         self.server.ask(f"SET SESSION max_sort_length = {_SORTED_BYTES}")
         with self._open_snapshot(self.server) as opened:
             if isinstance(opened, MysqlGtidSet):
-                yield ask_end(self.server), opened
+                yield require_end(self.server), opened
             else:
                 yield opened, None
 
@@ -172,15 +172,23 @@ def _lock(server: Server, name: Name) -> Iterator[FilePosition]:
     """Nobody writes to a table, and where its rows stand in the log. Others read it meanwhile."""
     server.ask(f"LOCK TABLES {name.quoted} READ")
     try:
-        yield ask_end(server)
+        yield require_end(server)
     finally:
         server.ask("UNLOCK TABLES")
 
 
-def ask_end(server: Server) -> FilePosition:
-    """Where the newest log ends."""
-    end = server.ask(status_question(server))[0]
-    return FilePosition(str(end["File"]), int(end["Position"]))
+def ask_end(server: Server) -> FilePosition | None:
+    """Where the newest log ends; None where the server writes none."""
+    found = server.ask(status_question(server))
+    return FilePosition(str(found[0]["File"]), int(found[0]["Position"])) if found else None
+
+
+def require_end(server: Server) -> FilePosition:
+    """Where the newest log ends. PermanentError: the server writes none."""
+    end = ask_end(server)
+    if end is None:
+        raise PermanentError(f"{server.name} writes no binary log", hint="set log_bin at the server", subject=server.name)
+    return end
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.bootstrap.between import find_changed
-from tidemark.changes.bootstrap.chunks import Tables, ask_end
+from tidemark.changes.bootstrap.chunks import Tables, require_end
 from tidemark.changes.bootstrap.requests import Request as Reading
 from tidemark.changes.bootstrap.requests import list_requests
 from tidemark.changes.bootstrap.state import read_state
@@ -159,7 +159,7 @@ def _catch_up(sink: Sink) -> None:
     disk = sink.source.disk
     is_read = Reader(disk).view.end.seq and not read_state(disk).list_open() and not list_requests(disk)
     with open_server(login_of(sink.source.settings)) as server:
-        end = ask_end(server)
+        end = require_end(server)
     _capture(sink, f"{end.file}:{end.position}" if is_read else "")
 
 

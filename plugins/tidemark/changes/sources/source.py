@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from tidemark.app import App, find_named
 from tidemark.changes.bootstrap import requests
 from tidemark.changes.bootstrap.catalog import Catalog, forget_definitions, read_known
+from tidemark.changes.bootstrap.chunks import ask_end
 from tidemark.changes.bootstrap.requests import list_requests
 from tidemark.changes.bootstrap.run import Bootstrapped, Pace, bootstrap_tables
 from tidemark.changes.bootstrap.state import DONE, GONE, READING, WAITING, Table, read_state, settle, write_state
@@ -218,7 +219,8 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
                 made = _read_tables(source, job, begin.log, writer, progress) if reads else None
                 parts += [made.captured] if made else []
                 tables += made.done if made else []
-                parts.append(capture_into(job, writer, progress))
+                ends = not request.follow and not request.files and until is None
+                parts.append(capture_into(replace(job, until=_find_log_end(source)) if ends else job, writer, progress))
                 if not (request.follow and job.is_asked()):
                     break
     if made is not None and made.refused is not None:
@@ -226,6 +228,14 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
     _tell_parked(source, rules)
     rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
     return Done(Captured(parts[0].first, parts[-1].last, rows, size), tables)
+
+
+def _find_log_end(source: Source) -> Target | None:
+    """Where the server's log ends now; None where it has none. Who does not follow goes as far: a server that is written to
+    faster than it is read would keep it for good."""
+    with open_server(login_of(source.settings)) as server:
+        end = ask_end(server)
+    return points.parse_point(f"{end.file}:{end.position}") if end else None
 
 
 def _open_mirror(source: Source) -> Mirror | None:
