@@ -55,7 +55,7 @@ from tidemark.cluster.replicas.core.epochs import (
     judge_promotion,
 )
 from tidemark.cluster.replicas.core.quorum import Outcome, has_barrier_quorum, judge_forward
-from tidemark.cluster.replicas.core.roles import Arbitrator, Group, Member, Position, Role, find_readable
+from tidemark.cluster.replicas.core.roles import Arbitrator, Group, Member, Position, Role
 
 Step = tuple[str, State]
 
@@ -410,21 +410,18 @@ class Model:
     def _judge_readers(self, state: State) -> str:
         """Who may be read has what is acknowledged, whoever is away."""
         row, nodes = state.row, state.nodes
-        members = []
         for m in ALL:
-            in_step = m in row.in_step and nodes[m].fence is not None
-            role = Role.MASTER if in_step and m == row.master else Role.SLAVE if in_step else Role.UNSYNCED
-            members.append(Member(NAMES[m], role, end_of(nodes[m].log)))
-        group = Group(tuple(members), QUORUM, committed=Position(*row.settled))
-        for member in find_readable(group):
-            if not state.acknowledged <= operations_of(nodes[NAMES.index(member.name)].log):
-                return f"{member.name} is read and lacks an acknowledged operation"
+            whole = end_of(nodes[m].log).position >= Position(*row.settled)
+            if m not in row.in_step or nodes[m].fence is None or not whole:
+                continue
+            if not state.acknowledged <= operations_of(nodes[m].log):
+                return f"{NAMES[m]} is read and lacks an acknowledged operation"
         return ""
 
 
 def find_doubtful(row: Row, log: Tokens) -> int | None:
     """Return the operation that lies behind what is settled, and counts; -1 for none, None for one that the ledger does not
-    know: `promote._find_doubtful`."""
+    know: `promote.find_doubtful`."""
     doubtful = -1
     for token in log[row.settled[1] :]:
         if token.kind == "b":

@@ -13,10 +13,9 @@ from tidemark.cluster.replicas.core.epochs import (
     judge_append,
     judge_fence,
     judge_promotion,
-    resolve_operation,
 )
 from tidemark.cluster.replicas.core.placement import Kept, Replacement, Switchover, plan_replacement, plan_switchovers
-from tidemark.cluster.replicas.core.quorum import Outcome, has_barrier_quorum
+from tidemark.cluster.replicas.core.quorum import has_barrier_quorum
 from tidemark.cluster.replicas.core.roles import ORIGIN, Group, LogEnd, Member, Position, Role
 from tidemark.cluster.replicas.core.status import evaluate
 from tidemark.cluster.slots.hash_ring import Node, Ring, identifier_of
@@ -116,13 +115,6 @@ def test_a_small_quorum_needs_more_oaths_than_a_majority() -> None:
 def test_a_master_is_active_once_its_barrier_is_at_the_quorum_and_a_majority() -> None:
     assert [has_barrier_quorum(holders, three(1), granted=False) for holders in (1, 2)] == [False, True]
     assert [has_barrier_quorum(holders, three(3), granted=False) for holders in (2, 3)] == [False, True]
-
-
-def test_an_operation_in_doubt_is_what_the_master_s_log_says() -> None:
-    log = Log(ORIGIN, (FIRST, SECOND, BARRIER))
-    assert resolve_operation(log, 3, SECOND) is Outcome.COMMITTED
-    assert resolve_operation(log, 3, Record(Position(1, 3), 30, 22, "lost")) is Outcome.ABORTED
-    assert resolve_operation(Log(SECOND.end, (BARRIER,)), 3, SECOND) is Outcome.UNKNOWN
 
 
 def seen(text: str, quorum: int = 2) -> Group:

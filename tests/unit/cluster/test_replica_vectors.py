@@ -1,4 +1,4 @@
-"""The vectors of a group's roles: V01 to V40 from tests/data/tdengine_vectors.json, V18b to V51 and Q1 to Q14 by hand.
+"""The vectors of a group's roles: V01 to V40 from tests/data/tdengine_vectors.json, V41 to V51 and Q1 to Q14 by hand.
 
 Those by hand follow seed 003; where TDengine's code differs from the seed, or the seed is unsafe, the test says which it is.
 """
@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tidemark.cluster.replicas.core import quorum
-from tidemark.cluster.replicas.core.election import Restart, Round, elect_master, find_unsettled, force_master
-from tidemark.cluster.replicas.core.epochs import Grant, Promotion, Vote, judge_grant, judge_promotion
-from tidemark.cluster.replicas.core.quorum import Outcome, Queue, Refusal, judge_admission, judge_forward
+from tidemark.cluster.replicas.core.election import Restart, elect_master, force_master
+from tidemark.cluster.replicas.core.epochs import Promotion, Vote, judge_promotion
+from tidemark.cluster.replicas.core.quorum import Outcome, judge_forward
 from tidemark.cluster.replicas.core.roles import (
     ORIGIN,
     Arbitrator,
@@ -26,7 +26,6 @@ from tidemark.cluster.replicas.core.roles import (
     Position,
     Role,
     find_master,
-    find_readable,
 )
 from tidemark.cluster.replicas.core.status import Action, Evaluation, Kind, Wait, evaluate
 
@@ -77,40 +76,6 @@ def test_vectors(vector: dict[str, Any]) -> None:
     assert plain == [told(action) for action in expected["actions"]]
 
 
-def settled(before: Group, now: Group, **changes: Any) -> tuple[str, ...]:
-    heard = replace(now, members=tuple(replace(m, heard=2) for m in now.members))
-    return find_unsettled(Round(1, 1, before), replace(Round(2, 1, heard), **changes))
-
-
-def test_v18_a_version_that_changed_forbids_an_election() -> None:
-    assert settled(group("A:U7 B:U9 C:U8"), group("A:U7 B:U9 C:U9")) == ("C",)
-    assert settled(group("A:U7 B:U9 C:U8"), group("A:U7 B:U9 C:U8")) == ()
-
-
-def test_v18b_what_an_offline_member_last_had_does_not_count() -> None:
-    assert settled(group("A:O5 B:S9 C:S9"), group("A:O7 B:S9 C:S9")) == ()
-
-
-def test_v18c_a_role_that_changed_forbids_an_election() -> None:
-    assert settled(group("A:O B:S9 C:S9"), group("A:U9 B:S9 C:S9")) == ("A",)
-
-
-def test_all_members_must_be_heard_in_this_round() -> None:
-    seen = group("A:S9 B:S9 C:O")
-    late = replace(seen, members=(replace(seen.members[0], heard=2), *seen.members[1:]))
-    assert find_unsettled(Round(1, 1, seen), Round(2, 1, late)) == ("B",)
-
-
-@pytest.mark.parametrize("changes", [{"generation": 2}, {"busy": True}, {"number": 1}], ids=str)
-def test_no_election_while_the_group_changes_or_works(changes: dict[str, Any]) -> None:
-    assert settled(group("A:S9 B:S9"), group("A:S9 B:S9"), **changes) == ("A", "B")
-
-
-def test_a_record_that_differs_is_a_change() -> None:
-    before, now = group("A:S9"), Group((Member("A", Role.SLAVE, LogEnd(Position(1, 9), 77)),))
-    assert settled(before, now) == ("A",)
-
-
 def test_v41_a_master_that_stops_is_replaced_without_copying() -> None:
     found = evaluate(group("A:O B:S5 C:S5"), consistent=True)
     assert (found.master, found.actions) == ("B", (Action(Kind.ELECT, "B"),))
@@ -153,10 +118,7 @@ def test_v44_an_arbitrator_that_is_back_counts_in_the_next_round() -> None:
 
 
 def test_v45_the_arbitrator_grants_an_epoch_to_one_of_two_that_do_not_see_each_other() -> None:
-    """The original's counts for both, and both become master."""
-    first = Grant("g", 2, "A")
-    assert judge_grant(None, first) and judge_grant(first, first)
-    assert not judge_grant(first, Grant("g", 2, "B")) and not judge_grant(first, Grant("g", 1, "B"))
+    """The original's counts for both, and both become master. Here it is the ledger, which gives an epoch once."""
     alone = [Vote("B", LogEnd(Position(1, 5), 0))]
     halves = group("A:O B:S5", quorum=2)
     assert judge_promotion(halves, "B", alone, granted=False) is Promotion.WAIT
@@ -233,10 +195,7 @@ def test_what_an_operator_forces_says_what_it_risks() -> None:
     assert force_master(group("A:O B:O")) is None
 
 
-def test_readers_ask_master_and_slaves_and_nobody_without_a_master() -> None:
-    names = [m.name for m in find_readable(group("A:M9 B:S9 C:U9 D:O E:S8", committed=Position(1, 9)))]
-    assert names == ["A", "B"]
-    assert find_readable(group("A:S9 B:S9 C:U9")) == ()
+def test_two_masters_are_none() -> None:
     assert find_master(group("A:M9 B:M9")) is None
 
 
@@ -284,33 +243,9 @@ def test_q7_an_operation_of_a_dead_master_alone_vanishes() -> None:
 def test_q8_a_quorum_never_weakens_in_silence() -> None:
     """TDengine's code reports success with one copy when no slave can be reached. The seed decides."""
     even = group("A:M5 B:O", quorum=2, arbitrator=Arbitrator.ONLINE)
-    assert judge_admission(even, Queue(), active=True, fresh=True) is Refusal.TOO_FEW_MEMBERS
+    assert judge_forward(even, "A", {"A": True}, expired=True) is Outcome.UNKNOWN
     assert not quorum.has_barrier_quorum(1, even, granted=True)
-
-
-def test_q9_an_answer_after_the_time_does_not_commit_by_itself() -> None:
-    """The operation was UNKNOWN to its caller; the group admits nothing until it is resolved from the master's log."""
-    both = group("A:M5 B:S5", quorum=2)
-    assert judge_admission(both, Queue(unknown=True), active=True, fresh=True) is Refusal.UNRESOLVED
 
 
 def test_q10_a_member_in_its_cache_phase_acknowledges_as_others() -> None:
     assert forward("A:M B:U C:O", 2, {"A": True, "B": True}) is Outcome.COMMITTED
-
-
-def test_q12_a_full_queue_refuses_before_a_version_is_given() -> None:
-    full = Queue(waiting=200, limit=200)
-    assert judge_admission(group("A:M5 B:S5"), full, active=True, fresh=True) is Refusal.QUEUE_FULL
-
-
-def test_an_operation_is_admitted_by_an_active_master_whose_members_were_asked() -> None:
-    both = group("A:M5 B:S5", quorum=2)
-    assert judge_admission(both, Queue(), active=True, fresh=True) is None
-    assert judge_admission(both, Queue(), active=False, fresh=True) is Refusal.NOT_ACTIVE
-    assert judge_admission(both, Queue(), active=True, fresh=False) is Refusal.STALE_VIEW
-    assert judge_admission(group("A:S5 B:S5"), Queue(), active=True, fresh=True) is Refusal.NO_MASTER
-
-
-def test_a_slave_that_missed_a_committed_operation_is_left_behind() -> None:
-    seen = group("A:M5 B:S5 C:S5 D:U3", quorum=2)
-    assert quorum.find_left_behind(seen, {"A": True, "B": True, "D": True}) == ("C",)

@@ -10,11 +10,11 @@ import pytest
 from tests.clustered import LoadedCentre
 from tidemark.cluster.health.watch import watch_groups
 from tidemark.cluster.replicas.commit import append_change, hold_groups
-from tidemark.cluster.replicas.core.roles import Role
+from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Position, Role
 from tidemark.cluster.replicas.records.change import Change, read_entries
 from tidemark.ledger.backup import back_up
 from tidemark.ledger.receiver import catalog as catalog_rows
-from tidemark.proof.cluster.replicas import GroupReplicasView, show_replicas
+from tidemark.proof.cluster.replicas import GroupReplicasView, describe_election, show_replicas
 
 
 @pytest.fixture
@@ -64,7 +64,31 @@ def test_a_group_without_its_master_says_what_it_waits_for(centre: LoadedCentre)
     shutil.rmtree(centre.node(master) / ".tidemark" / "log")
     view = group(centre)
     assert sorted(roles(view)) == [Role.SLAVE, Role.SLAVE, Role.UNSYNCED]
-    assert view.waits.startswith("it has no master")
+    assert view.waits.startswith("it has no master: ")
+    named = view.waits.removeprefix("it has no master: ").partition(" is to become it")[0]
+    watch_groups(centre.app, centre.receiver)
+    assert [member.node for member in group(centre).members if member.role is Role.MASTER] == [named]
+
+
+def test_a_group_that_cannot_have_a_master_says_whom_it_misses(centre: LoadedCentre) -> None:
+    view = group(centre)
+    header, master = centre.header, next(member.node for member in view.members if member.role is Role.MASTER)
+    other = next(member.node for member in view.members if member.node != master)
+    centre.away = {master, other}
+    names = ", ".join(member.node for member in view.members if member.node in centre.away)
+    (seen,) = (one for one in show_replicas(centre.app, centre.receiver).groups if one.group == header)
+    few = "it has no master: 1 of its 3 members answer, too few to make one"
+    assert seen.waits == f"{few}: bring {names} back, or ./tidemark replica force --help"
+
+
+def test_whom_an_election_waits_for() -> None:
+    end, behind = LogEnd(Position(1, 9), 7), LogEnd(Position(1, 8), 6)
+    late = (Member("n1", Role.OFFLINE), Member("n2", Role.UNSYNCED, behind), Member("n3", Role.UNSYNCED, behind))
+    told = describe_election(Group(late, 2, committed=end.position), consistent=True)
+    assert told.startswith("nobody who answers has for sure all that was committed: bring n1 back, or ")
+    whole = Group(tuple(Member(name, Role.SLAVE, end) for name in ("n1", "n2", "n3")), 2, committed=end.position)
+    assert describe_election(whole, consistent=True).startswith("n1 is to become it")
+    assert describe_election(whole, consistent=False) == "a commit goes on; ask again"
 
 
 def test_a_commit_that_died_and_an_older_ledger_are_told(centre: LoadedCentre) -> None:

@@ -89,6 +89,7 @@ def migrate_slots(
             change = table_rows.open_change(connection, receiver.name)
         _put_missed_tables(cluster, lease)
         if change is None or change.state == "planned":
+            drop_snapshots(cluster)  # of a node that was away when a change ended
             sweep_given_up_copies(cluster, lease)
             return MigrateResult(cluster.epoch, 0, 0, 0, "")
         with app.receiver_store(receiver) as store:
@@ -97,7 +98,7 @@ def migrate_slots(
             line = SharedLine(app.ledger, receiver.name, receiver.bandwidth)
             with place_on(line, lease.holder, app.identity, cluster.settings.bandwidth) as work.line:
                 failed = _move_batches(work, None if slots is None else frozenset(slots))
-            drop_snapshots(work)
+            drop_snapshots(cluster)
             if not failed:
                 record_slots(cluster)
             catch_up_databases(work)

@@ -216,13 +216,13 @@ def pull_batch(work: SlotMigration, batch: Batch, member: str) -> None:
         raise _no_source_error(member, lacking, failed)
 
 
-def drop_snapshots(work: SlotMigration) -> None:
+def drop_snapshots(cluster: Cluster) -> None:
     """Drop snapshots of dead migrations: we hold their lease, so nobody reads them. A node that is away, or whose folder is
-    damaged, keeps its own until the next migration."""
-    for row in work.cluster.nodes.values():
+    damaged, keeps its own until the next call."""
+    for row in cluster.nodes.values():
         if row.state in ("serving", "leaving"):
             with contextlib.suppress(TidemarkError):
-                folder = work.cluster.open_folder(row.node)
+                folder = cluster.open_folder(row.node)
                 for label in folder.list_snapshots():
                     if label.startswith(SNAPSHOT):
                         folder.drop_snapshot(label)

@@ -7,14 +7,16 @@ A commit that goes on meanwhile is waited out: rows and logs are read until the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import Cluster, require_cluster
+from tidemark.cluster.replicas.core.election import Restart
 from tidemark.cluster.replicas.core.placement import describe_unreplaced
-from tidemark.cluster.replicas.core.roles import Role
+from tidemark.cluster.replicas.core.roles import ORIGIN, Group, Member, Role
+from tidemark.cluster.replicas.core.status import Wait, evaluate
 from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.cluster.replicas.log import Tail
 from tidemark.cluster.replicas.members import MemberLogs, read_round
@@ -28,6 +30,9 @@ from tidemark.proof.explanation import join_names
 from tidemark.settings.model import ReceiverSettings
 
 _ROUNDS = 5
+_NO_MASTER = "it has no master"
+_NOT_NAMED = "the ledger names no master, as after a restore, a rebuild or a promotion that died"
+_FORCE = " ./tidemark replica force --help"
 _AHEAD = "its nodes are ahead of the ledger, so it is older than they are: ./tidemark ledger rebuild --replace"
 
 
@@ -80,7 +85,8 @@ def show_replicas(app: App, receiver: ReceiverSettings) -> ReplicasView:
         for left in reversed(range(_ROUNDS)):
             before, lacking = _read_rows(cluster)
             heard = read_round(cluster, headers)
-            if not left or _read_rows(cluster) == (before, lacking):
+            steady = _read_rows(cluster) == (before, lacking)
+            if steady or not left:
                 break
         recoveries = _describe_recoveries(cluster, lacking)
         groups = []
@@ -91,6 +97,9 @@ def show_replicas(app: App, receiver: ReceiverSettings) -> ReplicasView:
             judged = judge_replicas(row, cluster.identity, logs.names, tails, logs.silent, mine)
             if _is_outrun(row, logs, tails):
                 judged = replace(judged, waits=_AHEAD)
+            elif judged.waits in (_NO_MASTER, _NOT_NAMED):
+                told = describe_election(_as_group(judged, logs, tails, mine), consistent=steady)
+                judged = replace(judged, waits=f"{judged.waits}: {told}")
             judged = _add_unreplaced(judged, logs.quorum)
             groups.append(_add_recoveries(judged, recoveries))
     return ReplicasView(receiver.name, tuple(groups))
@@ -216,10 +225,28 @@ def _find_wait(row: GroupLogRow, members: tuple[ReplicaView, ...], tails: Mappin
     if not row.epoch:
         return "it has no record yet"
     if not row.active:
-        return (
-            "the ledger names no master, as after a restore, a rebuild or a promotion that died: ./tidemark replica watch or"
-            " the next record makes one, if enough members answer"
-        )
-    if not any(member.role is Role.MASTER for member in members):
-        return "it has no master: the next record makes one, if enough members answer"
-    return ""
+        return _NOT_NAMED
+    return "" if any(member.role is Role.MASTER for member in members) else _NO_MASTER
+
+
+def _as_group(view: GroupReplicasView, logs: MemberLogs, tails: Mapping[str, Tail], lacking: Collection[str]) -> Group:
+    """Return the group as an election sees it: of two that have the same log, who has the files too comes first."""
+    ranked = sorted(view.members, key=lambda member: member.node in lacking)
+    members = [Member(m.node, m.role, tails[m.node].end if m.node in tails else ORIGIN) for m in ranked]
+    return logs.as_group(members, (view.epoch, view.version))
+
+
+def describe_election(group: Group, *, consistent: bool) -> str:
+    """Tell who is to become the master of a group that has none, or what that waits for. Pure. It is decided by the votes of
+    the members, so this promises nothing."""
+    found = evaluate(group, consistent=consistent, restart=Restart.INTERSECT)
+    if found.master is not None:
+        return f"{found.master} is to become it, by ./tidemark replica watch or the next record"
+    away = join_names([member.name for member in group.members if not member.online])
+    wait = next(action.wait for action in found.actions if action.wait is not None)
+    if wait is Wait.INCONSISTENT:
+        return "a commit goes on; ask again"
+    if wait is Wait.NO_CANDIDATE:
+        return f"nobody who answers has for sure all that was committed: bring {away or 'its disks'} back, or" + _FORCE
+    few = f"{len(group.online)} of its {len(group.members)} members answer, too few to make one"
+    return f"{few}: bring {away} back, or" + _FORCE

@@ -1,6 +1,6 @@
 """Who becomes master. A pure function of the group, so everybody who sees the same elects the same; nobody votes.
 
-Source: seed 003 "Master election flow", the rules for choosing the master 1–4 and status rule 3.
+Source: seed 003 "Master election flow", the rules for choosing the master 1–4.
 """
 
 from __future__ import annotations
@@ -10,38 +10,6 @@ from dataclasses import dataclass
 
 from tidemark.cluster.replicas.core.quorum import has_majority
 from tidemark.cluster.replicas.core.roles import Group, Member, Role
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What one round of questions to all members found. `generation` grows when the group's members change.
-
-    `busy`: a task of the group's own, a forward or a recovery, runs under the epoch in force.
-    """
-
-    number: int
-    generation: int
-    group: Group
-    busy: bool = False
-
-
-def find_unsettled(before: Round, now: Round) -> tuple[str, ...]:
-    """Return the members for whose sake the view is not consistent; empty if an election may follow.
-
-    Two rounds take the place of the tables that the seed's nodes compare (status rule 3). Each member that is not offline
-    must have answered in this round, and nothing of it may differ from the round before. What an offline one last
-    had does not count.
-    """
-    if now.busy or now.generation != before.generation or now.number <= before.number:
-        return tuple(member.name for member in now.group.members)
-    last = {member.name: member for member in before.group.members}
-    return tuple(member.name for member in now.group.members if not _is_settled(last.get(member.name), member, now.number))
-
-
-def _is_settled(before: Member | None, now: Member, number: int) -> bool:
-    if before is None or before.role is not now.role:
-        return False
-    return not now.online or (now.heard == number and before.end == now.end)
 
 
 class Restart(enum.StrEnum):

@@ -3,12 +3,11 @@
 The seed says that versions suffice. They do not: a master that was cut off writes versions that nobody acknowledged,
 and they beat acknowledged ones of its successor. So each promotion begins an epoch, in this order:
 
-1. the ledger gives the epoch to one candidate, by compare-and-swap; an even group at half also asks the arbitrator
-   (`judge_grant`)
+1. the ledger gives the epoch to one candidate, by compare-and-swap. So it is the arbitrator of an even group, too: the
+   original's has no memory, and two members that see it and not each other both become master
 2. members vote for the epoch (`judge_fence`) and say where their logs end; from then on they refuse older epochs
 3. enough have voted and nobody is ahead of the candidate (`judge_promotion`): its barrier record is appended to their logs
-4. the barrier is at its quorum (`quorum.has_barrier_quorum`): the master is active, and operations in doubt are resolved
-   (`resolve_operation`)
+4. the barrier is at its quorum (`quorum.has_barrier_quorum`): the master is active, and takes back what is in doubt
 
 A candidate that is behind a member that voted writes no barrier: the barrier would give it the higher position, and the
 longer log would lose. Source: seed 003 "Master election flow", "The Split Brain problem", "Similarities to and
@@ -22,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tidemark.cluster.replicas.core.continuity import Log, Record, is_continued
-from tidemark.cluster.replicas.core.quorum import Outcome, has_fence_quorum
+from tidemark.cluster.replicas.core.quorum import has_fence_quorum
 from tidemark.cluster.replicas.core.roles import Group, LogEnd
 
 
@@ -137,34 +136,3 @@ def judge_promotion(group: Group, candidate: str, votes: Iterable[Vote], *, gran
 
 def _is_beyond(other: LogEnd, mine: LogEnd) -> bool:
     return other.position > mine.position or (other.position == mine.position and other.crc != mine.crc)
-
-
-def resolve_operation(master_log: Log, barrier: int, proposed: Record) -> Outcome:
-    """Return what became of an operation in doubt, once its group has an active master with this barrier's version.
-
-    In the master's log below the barrier it is committed, since the barrier's quorum has all before it. If it is not
-    there, it is aborted: the fence refuses it for ever. A retry with the same operation id gets this outcome and no
-    second operation.
-    """
-    if any(record.operation == proposed.operation for record in master_log.records if record.position.version < barrier):
-        return Outcome.COMMITTED
-    if proposed.position.version <= master_log.base.position.version:
-        return Outcome.UNKNOWN  # its place is no longer kept here: look in an archive
-    return Outcome.ABORTED
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """The arbitrator's vote: it gives each epoch of a group to one candidate."""
-
-    group: str
-    epoch: int
-    candidate: str
-
-
-def judge_grant(newest: Grant | None, asked: Grant) -> bool:
-    """Tell whether the arbitrator grants. `newest`: its newest grant to this group.
-
-    The original's arbitrator has no memory: two members that see it and not each other both become master.
-    """
-    return newest is None or asked.epoch > newest.epoch or asked == newest

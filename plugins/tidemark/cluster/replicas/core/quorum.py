@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from tidemark.cluster.replicas.core.roles import Group, Role, find_master
+from tidemark.cluster.replicas.core.roles import Group
 
 
 def has_majority(present: int, size: int, arbitrated: bool) -> bool:
@@ -36,52 +35,12 @@ def has_barrier_quorum(holders: int, group: Group, granted: bool) -> bool:
     return holders >= group.quorum and has_majority(holders, len(group.members), granted and group.even)
 
 
-class Refusal(enum.StrEnum):
-    """Why an operation gets no version now. The caller loses nothing by asking again."""
-
-    NO_MASTER = "no master"
-    NOT_ACTIVE = "the master is not active yet"
-    STALE_VIEW = "members were not asked lately"
-    TOO_FEW_MEMBERS = "fewer members in step than the quorum"
-    UNRESOLVED = "the outcome of an earlier operation is unknown"
-    QUEUE_FULL = "too many operations wait"
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """The operations of a group that have a version and no outcome. `unknown`: one of them ended in doubt."""
-
-    waiting: int = 0
-    limit: int = 200
-    unknown: bool = False
-
-
-def judge_admission(group: Group, queue: Queue, *, active: bool, fresh: bool) -> Refusal | None:
-    """Say why a new operation is refused; None if it is admitted.
-
-    It is asked before a version is given: a quorum never weakens in silence, as it does in the original when no
-    slave can be reached. `active`: the master's barrier is at its quorum. `fresh`: the last round is recent.
-    """
-    if find_master(group) is None:
-        return Refusal.NO_MASTER
-    if not active:
-        return Refusal.NOT_ACTIVE
-    if not fresh:
-        return Refusal.STALE_VIEW
-    if sum(member.role in (Role.MASTER, Role.SLAVE) for member in group.members) < group.quorum:
-        return Refusal.TOO_FEW_MEMBERS
-    if queue.unknown:
-        return Refusal.UNRESOLVED  # a pipeline stops at its first failure: no n failed, n + 1 succeeded
-    return Refusal.QUEUE_FULL if queue.waiting >= queue.limit else None
-
-
 class Outcome(enum.StrEnum):
     """What became of an operation. The seed's "failed" is UNKNOWN here: some members may have it."""
 
     PENDING = "pending"
     COMMITTED = "committed"
     UNKNOWN = "unknown"
-    ABORTED = "aborted"  # no active master will ever have it
 
 
 Answers = Mapping[str, bool]
@@ -110,8 +69,3 @@ def find_committed(held: Sequence[int], unheard: int, quorum: int) -> tuple[int,
     ranked = sorted(held, reverse=True)
     seen = ranked[quorum - 1] if len(ranked) >= quorum else 0
     return seen, unheard < quorum and len(ranked) >= quorum - unheard and ranked[quorum - unheard - 1] == seen
-
-
-def find_left_behind(group: Group, answers: Answers) -> tuple[str, ...]:
-    """Return the slaves that did not acknowledge a committed operation: they are unsynced from that moment on."""
-    return tuple(m.name for m in group.members if m.role is Role.SLAVE and not answers.get(m.name))

@@ -1,4 +1,4 @@
-"""The recovery of a member: which files and records it lacks, and which phase comes next. Pure.
+"""The recovery of a member: which phase comes next, and which recoveries may begin. Pure.
 
 Files first, then the log, then what arrived meanwhile. Source: seed 003 "Data recovery flow"; seed 004.
 """
@@ -10,94 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tidemark.cluster.replicas.core.continuity import Log, Record, find_fork
 from tidemark.cluster.replicas.core.roles import ORIGIN, LogEnd, Position
-from tidemark.errors import CorruptionError
 
 MOST_AT_ONCE = 2
 """Nodes that are recovered at a time: others are read for them, and also serve (tsMaxSyncNum of the later TDengine)."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class FileInfo:
-    """A file of a member (seed 003, files 1–3). `index` orders files, the oldest first; `name` is relative to the
-    node's folder.
-
-    Name, size and magic say whether two files are the same. `magic` is a digest of the content.
-    """
-
-    index: int
-    name: str
-    size: int  # bytes
-    magic: str
-
-
-@dataclass(frozen=True, slots=True)
-class FilePlan:
-    """`copy`: from the source, oldest first. `keep`: the same at both. `remove`: to quarantine, the source has no
-    such name.
-    """
-
-    copy: tuple[FileInfo, ...]
-    keep: tuple[FileInfo, ...]
-    remove: tuple[FileInfo, ...]
-
-
-def plan_files(source: Iterable[FileInfo], target: Iterable[FileInfo], arrived: Iterable[FileInfo] = ()) -> FilePlan:
-    """Compare two file indexes. `arrived`: verified files of an earlier try, not yet in place; they are not copied again.
-
-    An index may have gaps. CorruptionError if it names a file twice or has an index below 1: the recovery stops.
-    """
-    there, here = _by_name(source, "source"), _by_name(target, "member")
-    done = {_identity(file) for file in arrived}
-    same = {name for name, file in there.items() if name in here and _identity(file) == _identity(here[name])}
-    lacking = (file for file in there.values() if file.name not in same and _identity(file) not in done)
-    return FilePlan(
-        tuple(sorted(lacking)),
-        tuple(sorted(here[name] for name in same)),
-        tuple(sorted(file for file in here.values() if file.name not in there)),
-    )
-
-
-def _by_name(files: Iterable[FileInfo], whose: str) -> dict[str, FileInfo]:
-    found: dict[str, FileInfo] = {}
-    for file in files:
-        if file.index < 1 or file.name in found:
-            raise CorruptionError(f"the file index of the {whose} is wrong at {file.name}", subject=file.name)
-        found[file.name] = file
-    return found
-
-
-def _identity(file: FileInfo) -> tuple[str, int, str]:
-    return file.name, file.size, file.magic
-
-
-@dataclass(frozen=True, slots=True)
-class LogPlan:
-    """`start`: the end that the member's log goes on from. `fetch`: the source's records behind it, in order.
-
-    `quarantine`: the member's own records that the source has not; they are moved away, never deleted.
-    """
-
-    start: LogEnd
-    fetch: tuple[Record, ...]
-    quarantine: tuple[Record, ...]
-
-
-def plan_log(member: Log, source: Log, archived: LogEnd) -> LogPlan:
-    """Compare two logs. `archived`: up to where the source's files contain everything; its log keeps all records
-    behind that.
-
-    Where the logs have an end in common, the member's goes on from the last one. Otherwise its log begins anew at
-    `archived`, which the files have brought (the seed's fversion).
-    """
-    fork = find_fork(member, source)
-    start = fork or archived
-    return LogPlan(
-        start,
-        tuple(record for record in source.records if record.position.version > start.position.version),
-        tuple(record for record in member.records if fork is None or record.position.version > fork.position.version),
-    )
 
 
 class Phase(enum.StrEnum):

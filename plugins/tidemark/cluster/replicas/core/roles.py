@@ -1,4 +1,4 @@
-"""A data group as values: positions in its log, members with their roles, and who may answer readers. Pure.
+"""A data group as values: positions in its log, and members with their roles. Pure.
 
 Source: seed 003 "Version", "Role", "Basic working principle of the data replication module".
 """
@@ -51,12 +51,11 @@ ORIGIN = LogEnd(Position(0, 0), 0)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a group. `end` means nothing while it is offline. `heard`: the last round in which it answered."""
+    """A member of a group. `end` means nothing while it is offline."""
 
     name: str
     role: Role
     end: LogEnd = ORIGIN
-    heard: int = 0
 
     @property
     def online(self) -> bool:
@@ -97,14 +96,3 @@ def find_master(group: Group) -> Member | None:
     """Return the group's master. None if it has none, or, which must not be, two."""
     masters = [member for member in group.members if member.role is Role.MASTER]
     return masters[0] if len(masters) == 1 else None
-
-
-def find_readable(group: Group) -> tuple[Member, ...]:
-    """Return the members that may answer readers: master and slaves that have every committed operation.
-
-    Without a master nobody may, slaves neither (seed 003 "Basic working principle" 3 and 4).
-    """
-    if find_master(group) is None:
-        return ()
-    in_step = (Role.MASTER, Role.SLAVE)
-    return tuple(member for member in group.members if member.role in in_step and group.has_all_committed(member))

@@ -2,6 +2,7 @@
 
 Each append is some records and one mark, each file begins with a mark. So the last mark alone tells the end of the log and
 the fence, and whoever appends behind a mark that he has read knows all before it. A vote is a mark without a record.
+Only the last append may be torn. Anything else that does not fit is damage: nobody searches for the next sound record.
 Source: seed 003 "WAL"; seed 004 "LastWal". Format: docs/formats/group-log.md.
 """
 

@@ -62,7 +62,8 @@ class Evaluation:
 
 
 def evaluate(group: Group, *, consistent: bool, restart: Restart = Restart.ALL) -> Evaluation:
-    """Apply the status rules once. `consistent`: `election.find_unsettled` named nobody."""
+    """Apply the status rules once. `consistent`: what was seen of the members is of one moment, since nothing changed while
+    they were asked (status rule 3)."""
     if len(group.members) == 1:
         return _evaluate_single(group)
     if not has_majority(len(group.online), len(group.members), group.arbitrated):
