@@ -68,6 +68,17 @@ def test_everything_moves_and_the_progress_ends_at_its_end(swapped: MovingWorld)
     assert moved(swapped) == MigrateResult(2, 0, 0, 0, ""), "nothing is left to do"
 
 
+def test_links_of_a_dead_move_at_a_node_that_was_away_go_with_the_next_call(swapped: MovingWorld) -> None:
+    """The change has ended without dropping them. They would keep the bytes of files that were removed since."""
+    assert moved(swapped).state == "done"
+    place = swapped.stores["n1"].list_files(["data"]).entries[0].path
+    with swapped.app() as app, swapped.open(app) as cluster:
+        cluster.open_folder("n1").create_snapshot([place], "move-2-0-n4")
+    assert swapped.stores["n1"].list_files([".tidemark/snapshot"]).entries
+    assert moved(swapped) == MigrateResult(2, 0, 0, 0, "")
+    swapped.settled()
+
+
 @pytest.mark.full
 def test_batches_may_be_moved_one_by_one_in_any_order(swapped: MovingWorld) -> None:
     with swapped.app() as app:
