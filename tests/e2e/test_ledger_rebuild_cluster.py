@@ -246,6 +246,30 @@ def test_a_node_that_was_leaving_gives_what_only_it_has(world: World) -> None:
     assert check_cluster(world.app, world.receiver).problems == ()
 
 
+@pytest.mark.full
+def test_a_change_that_superseded_another_one_is_gone_on_with(world: World) -> None:
+    """A node replaced another one, and was lost before it had all. The newest table says who has what still moves."""
+    rows = world.rows()
+    change_nodes(world.app, world.receiver, Wanted("replace", "n4", gone="n2", request="first"), wait=False)
+    migrate_slots(world.app, world.receiver, slots=range(8))
+    change_nodes(world.app, world.receiver, Wanted("remove", "n4", supersedes="first"), wait=False)
+    table = now(world).table
+    assert table.moving and set(table.ring.names) == {"n1", "n3"}
+
+    world.lose_ledger()
+    sound(world.rebuild())
+
+    assert {name: row.state for name, row in now(world).nodes.items() if name in ("n2", "n4")} == dict.fromkeys(
+        ("n2", "n4"), "leaving"
+    )
+    assert world.rows() == rows
+    assert change_nodes(world.app, world.receiver, Wanted("remove", "n2")).state == "done"
+    migrate_slots(world.app, world.receiver)
+    assert node(world, "n2").list_sizes() == node(world, "n4").list_sizes() == {}
+    assert world.rows() == rows
+    assert check_cluster(world.app, world.receiver).problems == ()
+
+
 def series(world: World) -> list[tuple[object, ...]]:
     return sorted(world.sql("SELECT series, site_id, database_name, type, encoding, aligned, state FROM schema_series"))
 

@@ -20,6 +20,8 @@ from tidemark.cluster.membership.replace import Replaced, replace_away
 from tidemark.cluster.migration.migrate import migrate_slots
 from tidemark.cluster.replicas.commit import record_slots
 from tidemark.errors import NoQuorumError, RetryableError, UnreachableError
+from tidemark.ledger.cluster import tables as table_rows
+from tidemark.ledger.cluster.tables import ChangeRow
 from tidemark.operations.replicas import verify_replicas
 from tidemark.proof.cluster.show import status_of
 
@@ -190,6 +192,16 @@ def test_a_change_that_an_operator_began_is_superseded_too(make: Callable[..., W
     assert centre.replace() == Replaced("n2", "remove n2", "done"), "there are more nodes than replicas"
     assert centre.changes() == [("add", "n4", "superseded"), ("remove", "n2", "done")]
     centre.is_whole("n1", "n3", "n4")
+
+
+def test_the_first_table_of_a_cluster_is_waited_for(make: Callable[..., WideCentre]) -> None:
+    centre = make()
+    stay_away(centre, "n2", 1)
+    with centre.app.ledger.write() as connection:
+        first = ChangeRow("init-1", centre.name, "init", "", 0, "somebody", 1.0, "migrating")
+        table_rows.put_change(connection, first)
+    told = centre.replace()
+    assert told.exit_code == 5 and "“init” of somebody" in told.why
 
 
 def plan_the_next_and_stop(centre: WideCentre) -> None:

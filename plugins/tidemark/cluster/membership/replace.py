@@ -137,7 +137,7 @@ def _begin(app: App, receiver: ReceiverSettings, progress: Progress, wait: bool)
     whose = gone or place
     if not whose or (place and (change is not None or not spares)):
         return Replaced()
-    if change is not None and not change.is_in_force:
+    if change is not None and (not change.is_in_force or change.kind == "init"):  # what the first one moves, no node has
         return Replaced(gone, why=describe_change(change))
     looked = min(seen[node].at for node in ring if node in seen)
     if now - looked >= PAUSE_SECONDS:
