@@ -129,6 +129,7 @@ def test_a_sink_that_is_killed_again_and_again(tmp_path: Path, server: MariaDb, 
     assert len(rows) > 20
     assert rows == plant.select()
     assert list((tmp_path / "series").rglob("*.mods2")), "the changes deleted nothing that had been delivered"
+    assert not list((tmp_path / "series" / "data").rglob("*.tmp"))
     plant.run("merge")
     assert plant.read() == rows
     assert plant.run("verify").json["ok"]

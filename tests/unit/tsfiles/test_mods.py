@@ -57,6 +57,14 @@ def test_the_text_form_spares_chunks_written_after_the_deletion() -> None:
     assert not mask_deleted_points(entries.of_series("root.a.d1", "s"), TIMES, chunk_offset=1000).any()
 
 
+def test_many_deletions_of_one_series_are_one_mask() -> None:
+    entries = parse_mods(
+        b"".join(tree("root.a.d1.s", *span) for span in [(30, 40), (-5, -1), (0, 10), (5, 10), (9, 3)]), "mods2"
+    )
+    assert mask_deleted_points(entries, TIMES).tolist() == [True, True, True, False, True]
+    assert not mask_deleted_points((), TIMES).any()
+
+
 def test_tree_patterns() -> None:
     devices = ("root.a.d1", "root.a.d2", "root.a.x.d1", "root.ab.d1")
     assert affected(tree("root.a.d1.temp", 0, 1), *devices) == ["root.a.d1"]

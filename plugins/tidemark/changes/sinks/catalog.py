@@ -24,7 +24,7 @@ import numpy as np
 from tidemark.changes.sinks.batches import Content, TableChanges, Window, cut_run, judge_table
 from tidemark.changes.sinks.fold import MisfitError, fold_rows, key_of
 from tidemark.changes.sinks.points import TYPES, Gone, Layout, Points, choose_layout, cut_partition, make_points
-from tidemark.errors import CorruptionError, limits_named
+from tidemark.errors import CorruptionError, PermanentError, limits_named
 from tidemark.ledger.delivery import STOPPED, SinkBatch, SinkTable
 from tidemark.settings.model import SiteSettings
 from tidemark.stores.agent import durable
@@ -80,6 +80,7 @@ class CatalogFiles:
         self._length = site.partition_interval_ms * _UNITS[site.time_unit]
         self._extents: dict[Path, dict[str, tuple[int, int]]] = {}
         self._listed: dict[Path, list[Path]] = {}
+        self._is_clean = False
 
     def find_end(self) -> int:
         """The first transaction that the files do not have."""
@@ -89,6 +90,7 @@ class CatalogFiles:
         """Write a batch, and tell how its tables are. One whose rows do not fit is stopped, and the others go on."""
         state = self._read_state()
         self._listed.clear()
+        self._remove_torn()
         if content.renames:
             works = _judge_renamed(batch, content, known)
         else:
@@ -163,6 +165,13 @@ class CatalogFiles:
         return _Work(replace(table, key=key), make_points(folded.rows, layout, self._unit), layout, clear, window.anew)
 
     # files
+
+    def _remove_torn(self) -> None:
+        """Remove what a run that was killed left under temporary names; once in a run."""
+        for path in () if self._is_clean else (self.root / DATA[1]).rglob("*.tmp"):
+            if "/." not in str(path.relative_to(self.root)):  # a link keeps hard links below a hidden folder
+                durable.remove_quietly(os.fsencode(path))
+        self._is_clean = True
 
     def _write_files(self, batch: SinkBatch, works: list[_Work], effect: Effect) -> None:
         """Write the TsFiles of a batch, each with its `.resource`: devices of all tables of a database, by partition."""
@@ -249,6 +258,12 @@ class CatalogFiles:
             before = b""
         there = set(parse_mods(before, "mods2", str(mods)))
         added = [one for one in dict.fromkeys(entries) if parse_mods(one, "mods2")[0] not in there]
+        if len(before) + sum(map(len, added)) > COMPANION_BYTES:
+            raise PermanentError(
+                f"{mods}: more than {COMPANION_BYTES:,} bytes of deletions, and no reader takes these",
+                hint="rows of one time partition were changed one by one: begin a sink of another name, target and site",
+                subject=str(mods),
+            )
         if added:
             effect(f"before {mods.relative_to(self.root)}")
             durable.publish(os.fsencode(mods), [before, *added])

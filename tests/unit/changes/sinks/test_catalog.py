@@ -18,6 +18,7 @@ from tidemark.changes.bootstrap.state import BEGIN, END
 from tidemark.changes.sinks.batches import Limits
 from tidemark.changes.sinks.deliver import Delivered, Request
 from tidemark.changes.store.model import Column, Ddl, Kind, Mark, Row, Rows, Shape
+from tidemark.tsfiles.devices import table_device
 
 SITE_ID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 MORE = (
@@ -142,6 +143,20 @@ def test_a_delete_is_a_deletion_and_a_key_that_changes_is_two(world: CatalogWorl
     world.deliver()
     assert ("plant.readings.m1", ms(2), 22, None, None, None) in world.see()
     assert mods.stat().st_size == size, "a row that comes back adds no deletion where it is no more"
+
+
+def test_tags_are_any_text(world: CatalogWorld) -> None:
+    machines = ["", "\\N", "a\\", "`", "a b", "🚲", "null", ".", "x" * 300]
+    world.read_all([read(*row(second, machine, second, 0.5)) for machine in machines for second in (1, 2)])
+    world.deliver()
+    world.land()
+    for machine in machines:
+        world.change([updated(row(1, machine, 1, 0.5), row(1, machine, 7)), deleted(*row(2, machine, 2, 0.5))])
+    world.deliver()
+    expected = [(table_device("plant", ("readings", machine)), ms(1), 7, None) for machine in machines]
+    assert [seen[:4] for seen in world.see()] == sorted(expected)
+    assert run_here(world.config, "merge").code == 0
+    assert [seen[:4] for seen in world.look()] == sorted(expected)
 
 
 class Plant:
