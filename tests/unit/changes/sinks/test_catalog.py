@@ -18,6 +18,7 @@ from tidemark.changes.bootstrap.state import BEGIN, END
 from tidemark.changes.sinks.batches import Limits
 from tidemark.changes.sinks.deliver import Delivered, Request
 from tidemark.changes.store.model import Column, Ddl, Kind, Mark, Row, Rows, Shape
+from tidemark.operations.housekeeping import housekeep
 from tidemark.tsfiles.devices import table_device
 
 SITE_ID = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
@@ -395,6 +396,31 @@ def test_a_renamed_table_is_empty_under_its_former_name_and_stops_under_the_new_
     world.read_all([read(*row(1, "m1", 1))], measured)
     assert state_of(world.deliver(), "plant.measured") == "whole"
     assert [seen[:3] for seen in world.see()] == [("plant.measured.m1", ms(1), 1)]
+
+
+def test_rows_of_files_that_settled_are_overwritten_and_deleted(tmp_path: Path) -> None:
+    world, plant = CatalogWorld(tmp_path), Plant(6)
+    text = world.config.read_text(encoding="utf-8")
+    world.config.write_text(text.replace("[receivers.centre]\n", "[receivers.centre]\nsettle_days = 0\n"), encoding="utf-8")
+    world.read_all([])
+    for _ in range(2):
+        for _ in range(10):
+            world.change(plant.change())
+        world.deliver()
+        world.land()
+    assert run_here(world.config, "merge").code == 0
+    app, kept = world.app(), world.folder / "centre" / "data"
+    now = app.clock()
+    assert list(kept.rglob("*-1-1-0-0.tsfile"))
+    for days in (2, 4):
+        app.clock = lambda days=days: now + days * 86_400  # type: ignore[misc]
+        housekeep(app, app.settings.receivers["centre"])
+    assert not list(kept.rglob("*-1-1-0-0.tsfile")), "the sources of merged files are there"
+    for _ in range(10):
+        world.change(plant.change())
+    world.deliver()
+    world.land()  # the receipt asks for files whose deletions meet a settled one
+    assert world.see() == plant.expect()
 
 
 def test_a_rewind_or_another_ledger_writes_nothing_again(world: CatalogWorld) -> None:
