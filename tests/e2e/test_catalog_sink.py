@@ -127,6 +127,8 @@ def test_a_sink_that_is_killed_again_and_again(tmp_path: Path, server: MariaDb, 
     assert plant.deliver() == {"plant.readings": "whole"}
     rows = plant.read()
     assert len(rows) > 20
+    said = plant.run("changes", "verify", "plant", "--sink", "series")
+    assert (said.json["differences"], [table["rows"] for table in said.json["tables"]]) == ([], [len(rows)])
     assert rows == plant.select()
     assert list((tmp_path / "series").rglob("*.mods2")), "the changes deleted nothing that had been delivered"
     assert not list((tmp_path / "series" / "data").rglob("*.tmp"))
@@ -160,3 +162,29 @@ def test_a_schema_changes_and_a_type_that_does_not_fit_stops_its_table_alone(tmp
     assert plant.read(fields) == plant.select(fields)
     said = plant.run("read", "--device", "plant.counters", "--out", str(tmp_path / "counters.jsonl"))
     assert said.json["rows"] == 1
+
+
+def test_files_that_are_not_the_table_are_found_and_mended(tmp_path: Path, server: MariaDb) -> None:
+    plant = Plant(tmp_path, server, 4)
+    server.run(
+        "CREATE TABLE plant.ticks (line BIGINT UNSIGNED, k BIGINT, at TIMESTAMP(3), v TEXT, w BINARY(3),"
+        " PRIMARY KEY (line, k, at))",
+        "INSERT INTO plant.ticks VALUES (18446744073709551615, -1, '2026-01-02 03:04:05', 'x', x'000100'),"
+        " (2, -1, '2026-01-02 03:04:05', NULL, NULL), (10, 5, '2026-01-02 03:04:05', '', NULL)",
+    )
+    plant.deliver()
+    plant.change(30)
+    verify = ("changes", "verify", "plant", "--sink", "series")
+    said = plant.run(*verify)
+    rows = {table["name"]: table["rows"] for table in said.json["tables"] if table["rows"]}
+    assert rows == {"plant.readings": len(plant.select()), "plant.ticks": 2}, "a row without a value is no row of a catalog"
+    # A file goes, and so do its rows, but for those that others have, too.
+    newest = max((tmp_path / "series").rglob("*.tsfile"), key=lambda path: int(path.name.split("-")[0]))
+    newest.unlink()
+    Path(f"{newest}.resource").unlink()
+    said = plant.run(*verify, code=20)
+    assert {one["table"] for one in said.json["differences"]} == {"plant.readings"}
+    assert plant.run(*verify, "--repair").json["repaired"] == ["plant.readings"]
+    assert plant.run(*verify).json["differences"] == []
+    server.run("DROP TABLE plant.ticks")
+    assert plant.run(*verify).json["differences"] == []

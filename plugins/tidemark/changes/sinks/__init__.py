@@ -13,6 +13,7 @@ Enter by `deliver.deliver_sink`: one run of a sink. `deliver.read_sink_table` gi
     show         what the ledger knows of a sink
     deliver      a run: lease, plan, record, write, move the points
     compare      pure: rows of a table in two places, key range by key range
+    held         rows of a table as the files of a site hold them
     verify       tables at the source and in the sink, both at one place
 
 Imports `changes.sources` and what is below, `errors`, `ledger`, `stores.agent.durable`, `tsfiles` and

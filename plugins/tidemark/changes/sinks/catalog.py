@@ -76,7 +76,7 @@ class CatalogFiles:
     def __init__(self, root: Path, site: SiteSettings, times: Mapping[str, str]) -> None:
         self.root = root
         self._times = times
-        self._unit = site.time_unit
+        self.unit = site.time_unit
         self._length = site.partition_interval_ms * _UNITS[site.time_unit]
         self._extents: dict[Path, dict[str, tuple[int, int]]] = {}
         self._listed: dict[Path, list[Path]] = {}
@@ -85,6 +85,16 @@ class CatalogFiles:
     def find_end(self) -> int:
         """The first transaction that the files do not have."""
         return self._read_state().end
+
+    def time_of(self, name: str) -> str:
+        """The column of time that the settings name of a table; "": none."""
+        return self._times.get(name, "")
+
+    def list_files(self, database: str) -> list[Path]:
+        """The TsFiles of a database, lowest rank first."""
+        paths = (self.root / DATA[1] / database).rglob("*.tsfile")
+        found = [(name.version, path) for path in paths if (name := parse_name(path.name)) is not None]
+        return [path for _, path in sorted(found)]
 
     def write(self, batch: SinkBatch, content: Content, known: Mapping[str, SinkTable], effect: Effect) -> list[SinkTable]:
         """Write a batch, and tell how its tables are. One whose rows do not fit is stopped, and the others go on."""
@@ -159,10 +169,10 @@ class CatalogFiles:
             raise MisfitError(f"its key was {', '.join(other)} and is {', '.join(key)} now")
         there = {} if window.anew else {name: TYPES[one] for name, one in state.fields.get(changes.name, {}).items()}
         for shape, _, _ in stretches:
-            layout = choose_layout(shape, there, self._times.get(changes.name, ""))
+            layout = choose_layout(shape, there, self.time_of(changes.name))
             there = dict(layout.fields)
         folded = fold_rows(stretches, key, layout.types_of(stretches[-1][0]))
-        return _Work(replace(table, key=key), make_points(folded.rows, layout, self._unit), layout, clear, window.anew)
+        return _Work(replace(table, key=key), make_points(folded.rows, layout, self.unit), layout, clear, window.anew)
 
     # files
 

@@ -1,9 +1,11 @@
-"""Is each table of a `delta` sink as at the source? Both at one place: a snapshot of the server, and the sink up to it.
+"""Is each table of a `delta` or `catalog` sink as at the source? Both at one place: a snapshot of the server, and the sink
+up to it.
 
 First the capture and the sink are brought to the end, so that little is left. Then a consistent snapshot is opened at the
-server, the store and the sink are brought to exactly its place in the log, and the rows are compared. The tables of the sink
-are read in the versions that they have then, so others may deliver meanwhile. Where the sink is beyond that place already,
-it begins anew. Nothing is written at the source.
+server, the store and the sink are brought to exactly its place in the log, and the rows are compared. The tables of a
+`delta` sink are read in the versions that they have then, so others may deliver meanwhile. Files of a `catalog` sink have
+no versions: where somebody delivered meanwhile, it begins anew. So it does where the sink is beyond that place already.
+Nothing is written at the source.
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ from tidemark.changes.connection.model import FilePosition
 from tidemark.changes.delivery import points
 from tidemark.changes.delivery.export import choose_tables
 from tidemark.changes.sinks.compare import Compared, Key, compare_rows
-from tidemark.changes.sinks.deliver import DELTA, Request, Sink, deliver_sink
+from tidemark.changes.sinks.deliver import CATALOG, DELTA, HISTORY, Request, Sink, deliver_sink
 from tidemark.changes.sinks.fold import MisfitError, cast_columns, cast_rows, key_of, unite_types
+from tidemark.changes.sinks.held import count_held, keep_with_points, read_held, types_held
+from tidemark.changes.sinks.points import choose_layout
 from tidemark.changes.sources.source import Request as Capture
 from tidemark.changes.sources.source import ask_bootstrap, capture_source, find_end, login_of, wants_of
 from tidemark.changes.store.model import Shape
@@ -92,13 +96,13 @@ def verify_sink(
 ) -> SinkVerified:
     """Compare tables of a sink with those of its source. `repair`: those that differ are read anew, and compared again.
 
-    PermanentError: the sink is no `delta`, or the server has no snapshot whose place is known. RetryableError: the sink went
-    on each time, or the capture that is at work does not come. NotFoundError: no table has such a name. Else what capturing
-    and delivering raise.
+    PermanentError: the sink is a `history`, or the server has no snapshot whose place is known. RetryableError: the sink
+    went on each time, or the capture that is at work does not come. NotFoundError: no table has such a name. Else what
+    capturing and delivering raise.
     """
-    if sink.settings.kind != DELTA:
+    if sink.settings.kind == HISTORY:
         raise PermanentError(
-            f"sink {sink.name} is a {sink.settings.kind}: only tables of a delta sink are compared with the source's",
+            f"sink {sink.name} is a history: only tables of a delta or catalog sink are compared with the source's",
             hint=f"./tidemark changes verify {sink.source.name} --deep compares its store with the server's logs",
             subject=sink.name,
         )
@@ -129,6 +133,8 @@ def _verify(sink: Sink, patterns: Sequence[str], progress: Progress) -> SinkVeri
                     for name in names:
                         progress(Tick(f"compares {name}"))
                         found.append(look.compare(name))
+                    if sink.settings.kind == CATALOG and _pin(sink, end) is None:
+                        continue
                     return SinkVerified(end, place, found)
     raise RetryableError(
         f"sink {sink.name} went beyond the snapshot at each of {TRIES} tries: another process delivers",
@@ -206,7 +212,8 @@ def _pin(sink: Sink, end: int) -> _Pinned | None:
     """The tables of a sink that is exactly before transaction `end`; None: it is not."""
     with sink.app.ledger.read() as connection:
         names = [*read_sink_tables(connection, sink.name)]
-    versions = {name: found for name in names if (found := sink.target.describe(name)) is not None}
+    describe = sink.target.describe if sink.settings.kind == DELTA else lambda _name: None
+    versions = {name: found for name in names if (found := describe(name)) is not None}
     with sink.app.ledger.read() as connection:  # behind the versions: whoever writes says so before
         batch, places = read_batch(connection, sink.name), read_points(connection, sink.name)
         tables = read_sink_tables(connection, sink.name)
@@ -231,6 +238,11 @@ class _Look:
         state = self.pinned.tables.get(name)
         if state is not None and state.state == STOPPED:
             return TableVerified(name, why=f"stopped: {state.why}")
+        if name not in self.server.there and self.sink.settings.kind == CATALOG:
+            left = count_held(self.sink.target, name)
+            return TableVerified(
+                name, why=f"the source has it no more, and the files have {left:,} points of it" if left else ""
+            )
         if name not in self.server.there:
             types = dict(self.pinned.versions.get(name, (0, {}))[1])
             key = state.key if state is not None else ()
@@ -241,7 +253,8 @@ class _Look:
             except PermanentError as refused:
                 return TableVerified(name, why=refused.message, is_left=True)
             try:
-                return TableVerified(name, self._compare(name, table))
+                is_catalog = self.sink.settings.kind == CATALOG
+                return TableVerified(name, self._compare_files(name, table) if is_catalog else self._compare(name, table))
             except MisfitError as misfit:
                 return TableVerified(name, why=str(misfit))
 
@@ -258,6 +271,21 @@ class _Look:
             return compare_rows(source, self._read_sink(name, key, types), key, skip=skip)
         except MisfitError:
             deque(read, maxlen=0)  # the server's answer ends before it is asked for another table
+            raise
+
+    def _compare_files(self, name: str, table: ReadTable) -> Compared:
+        shape, key, files = table.shape, key_of(table.shape), self.sink.target
+        layout = choose_layout(shape, {}, files.time_of(name))
+        types = types_held(layout, shape)
+        held = read_held(files, layout, shape)
+        numbers = {one for one in key if not pa.types.is_string(types[one])}
+        skip = self._find_uncertain(shape, key, types)
+        read = self.server.read_sorted(table, key, numbers)
+        source = (keep_with_points(cast_rows(rows.shape, rows.batch, types), layout) for rows in read)
+        try:
+            return compare_rows(source, held.to_batches(), key, skip=skip)
+        except MisfitError:
+            deque(read, maxlen=0)  # as above
             raise
 
     def _read_sink(self, name: str, key: tuple[str, ...], types: Mapping[str, Any]) -> Iterator[Any]:

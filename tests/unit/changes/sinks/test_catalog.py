@@ -461,9 +461,3 @@ def test_a_catalog_sink_without_its_site_is_refused_by_name(tmp_path: Path) -> N
     world = SinkWorld(tmp_path, "catalog")
     said = world.run("deliver", "lake")
     said.refused(2, "sinks.lake", "must be the store of a site")
-
-
-def test_verify_says_that_it_does_not_compare_it(world: CatalogWorld) -> None:
-    world.read_all([])
-    world.deliver()
-    world.run("verify", "orders", "--sink", "lake").refused(6, "sink lake is a catalog")
