@@ -72,6 +72,11 @@ class Lake:
     def verify(self, *words: str) -> Said:
         return run_here(self.config, "changes", "verify", "orders", "--sink", *words)
 
+    def capture_and_deliver(self) -> dict[str, str]:
+        """The state of each table then."""
+        assert run_here(self.config, "changes", "capture", "orders").code == 0
+        return {one["name"]: one["state"] for one in run_here(self.config, "changes", "deliver", "lake").json["tables"]}
+
     def show(self) -> dict[str, Any]:
         [found] = run_here(self.config, "changes", "show", "orders").json["sources"]
         return dict(found)
@@ -208,6 +213,35 @@ def test_definitions_that_changed_behind_the_last_row(tmp_path: Path, server: Ma
     assert lake.verify("lake", "--repair").json["repaired"] == ["shop.orders"]
     server.run("DROP TABLE shop.orders")
     assert lake.verify("lake").code == 0
+
+
+def test_a_column_that_was_made_narrower(tmp_path: Path, server: MariaDb) -> None:
+    """The server cuts and rounds what there is, and the log has no row of it: the sink says that, until it is read anew."""
+    lake = Lake(tmp_path, server)
+    assert lake.verify("lake").code == 0
+    narrower = "MODIFY name VARCHAR(2) CHARACTER SET utf8mb4, MODIFY paid DECIMAL(12,1)"
+    server.run("SET SESSION sql_mode = ''", f"ALTER TABLE shop.orders {narrower}", "SET SESSION sql_mode = DEFAULT")
+    assert lake.capture_and_deliver() == {"shop.kinds": "whole", "shop.lines": "whole", "shop.orders": "partial"}
+    said = lake.verify("lake")
+    assert (said.code, said.json["tables"][-1]["changed"]) == (20, 300)
+    assert lake.verify("lake", "--repair").code == 0
+    assert set(lake.capture_and_deliver().values()) == {"whole"}
+
+
+def test_statements_that_write_names_in_another_case(tmp_path: Path) -> None:
+    """With lower_case_table_names=1 `Orders` is `orders`, and rows say `orders` alone."""
+    with closing(start_server("mariadb", {"lower_case_table_names": "1"})) as server:
+        lake = Lake(tmp_path, server)
+        assert lake.verify("lake").code == 0
+        server.run("TRUNCATE TABLE shop.Orders", "RENAME TABLE shop.Lines TO shop.Former", "DROP TABLE Shop.KINDS")
+        states = lake.capture_and_deliver()
+        assert (states["shop.orders"], states["shop.lines"]) == ("partial", "partial")
+        said = lake.verify("lake")
+        assert said.code == 20
+        unknown = {one["name"]: one["unknown"] for one in said.json["tables"]}
+        assert (unknown["shop.orders"], unknown["shop.kinds"]) == (300, 0)  # the server wrote the DROP in its own words
+        assert lake.verify("lake", "--repair", "--tables", "shop.orders").code == 0
+        assert lake.capture_and_deliver()["shop.orders"] == "whole"
 
 
 def test_what_is_asked_wrongly(tmp_path: Path, server: MariaDb) -> None:

@@ -6,7 +6,7 @@ memory while it is written. It has one transaction at least, however large that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,10 +32,12 @@ Numbers = NDArray[np.int64]
 @dataclass(frozen=True)
 class Limits:
     """A batch ends behind the transaction with which it has `rows` rows, or `blocks` blocks of the store: of 4 MiB in memory
-    at most, however small they are on the disk."""
+    at most, however small they are on the disk. `run`: bytes of rows that are one Arrow batch; of text that may not have
+    2 GiB."""
 
     rows: int = 1_000_000
     blocks: int = 256
+    run: int = 1 << 30
 
 
 def find_batch_end(reader: Reader, first: int, until: int, limits: Limits) -> int:
@@ -59,12 +61,19 @@ class Run:
     numbers: list[int] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
     gtids: list[str] = field(default_factory=list)
+    size: int = 0  # bytes of the Arrow batches that it has rows of
+
+    def has_room(self, rows: Rows, most: int) -> bool:
+        """Whether these rows can be added, by their shape, and by the bytes that a run has at most."""
+        is_known = bool(self.parts) and self.parts[-1][0] is rows.whole
+        return self.shape == rows.shape and (is_known or self.size + rows.whole.nbytes <= most)
 
     def add(self, seq: int, info: BinlogInfo, gtid: str, rows: Rows) -> None:
         whole, start, count = self.parts[-1] if self.parts else (None, 0, 0)
         if whole is rows.whole and start + count == rows.start:
             self.parts[-1] = (whole, start, count + rows.count)
         else:
+            self.size += 0 if whole is rows.whole else rows.whole.nbytes
             self.parts.append((rows.whole, rows.start, rows.count))
         for values, value in (
             (self.counts, rows.count),
@@ -117,8 +126,11 @@ class Content:
         return {name: one.rows for name, one in sorted(self.tables.items()) if one.rows}
 
 
-def read_content(disk: Disk, wants: Wants, batch: SinkBatch, known: Sequence[str] = ()) -> Content:
-    """The rows and events of a batch by `database.table`. `known`: tables that may be emptied with their database.
+def read_content(
+    disk: Disk, wants: Wants, batch: SinkBatch, known: Sequence[str] = (), *, most: int = Limits.run
+) -> Content:
+    """The rows and events of a batch by `database.table`. `known`: tables that may be emptied with their database. `most`:
+    bytes of a run.
 
     It ends before a statement that renames tables, or behind one that stands at its beginning. BinlogGapError: retention
     took it.
@@ -127,10 +139,11 @@ def read_content(disk: Disk, wants: Wants, batch: SinkBatch, known: Sequence[str
     for piece in _read_pieces(disk, wants, batch):
         seq, transaction = piece.seq, piece.transaction
         effects = [
-            effect
+            placed
             for record in transaction.records
             if isinstance(record, Ddl)
             for effect in find_effects(record.database, record.sql)
+            for placed in _place_effect(effect, {*known, *found.tables})
         ]
         if any(_find_renamed(effect, wants) for effect in effects):
             found.end = max(seq, batch.first + 1)
@@ -140,7 +153,7 @@ def read_content(disk: Disk, wants: Wants, batch: SinkBatch, known: Sequence[str
             if isinstance(record, Rows):
                 shape = record.shape
                 runs = found.table_of(f"{shape.database}.{shape.table}").runs
-                if not runs or runs[-1].shape != shape:
+                if not runs or not runs[-1].has_room(record, most):
                     runs.append(Run(shape))
                 runs[-1].add(seq, transaction.info, transaction.gtid, record)
             elif isinstance(record, Mark) and record.word in (BEGIN, END) and wants(*_split(record.text)):
@@ -152,6 +165,24 @@ def read_content(disk: Disk, wants: Wants, batch: SinkBatch, known: Sequence[str
         if piece.ends and seq + 1 == found.end:
             break
     return found
+
+
+def _place_effect(effect: Effect, there: Collection[str]) -> list[Effect]:
+    """What a statement does to tables that are there. Rows have the name of their table as it is, a statement as it was
+    written. A store does not know whether its server tells names apart by case (lower_case_table_names): a table that has
+    the name but for case may be another one, or the one that is meant. It is marked."""
+    name = f"{effect.database}.{effect.table}"
+    named = [one for one in (name, effect.former) if one]
+    if effect.table == ALL:
+        twins = [one for one in there if one.casefold().startswith(name.casefold()) and not one.startswith(name)]
+    else:
+        unknown = {one.casefold() for one in named if one not in there}
+        twins = [one for one in there if one not in named and one.casefold() in unknown]
+    if not twins:
+        return [effect]
+    why = f"a statement has {' or '.join(named)}, which is this table where the server does not tell names apart by case"
+    marked = [one for one in sorted(there) if one in twins or one in named]
+    return [Effect(CHANGED, *_split(one), why=why) for one in marked] + ([effect] if effect.table == ALL else [])
 
 
 def _add_effect(found: Content, wants: Wants, placed: tuple[int, Effect], known: Sequence[str]) -> None:

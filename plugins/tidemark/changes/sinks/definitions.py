@@ -49,6 +49,7 @@ _OTHER = re.compile(
 _RENAME_COLUMN = re.compile(
     rf"\b(?:RENAME\s+COLUMN|CHANGE(?:\s+COLUMN)?)\s+(?:IF\s+EXISTS\s+)?({_NAME})\s+(?:TO\s+)?({_NAME})", _FLAGS
 )
+_DEFINED_ANEW = re.compile(r"(?:^|[\s,])(?:(?:MODIFY|CHANGE)\s|CONVERT\s+TO\b)", _FLAGS)
 _NO_COLUMN = "INDEX|KEY|UNIQUE|PRIMARY|CONSTRAINT|FOREIGN|FULLTEXT|SPATIAL|PARTITION|CHECK|PERIOD|SYSTEM"
 _ADD = re.compile(rf"\bADD\s+(?!(?:{_NO_COLUMN})\b)", _FLAGS)
 _COMMENT = re.compile(r"""('(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`)|/\*(?!M?!).*?\*/""", re.DOTALL)
@@ -86,6 +87,8 @@ def _find_altered(table: tuple[str, str], rest: str, database: str) -> Iterator[
         yield Effect(COLUMNS, *table, why="a column was added: rows from before have no value there until they change")
     elif any(_unquote(one) != _unquote(other) for one, other in _RENAME_COLUMN.findall(rest)):
         yield Effect(COLUMNS, *table, why="a column was renamed: rows from before have no value there until they change")
+    elif _DEFINED_ANEW.search(rest):
+        yield Effect(COLUMNS, *table, why="a column was defined anew: the server may have changed values from before")
     if renamed := _ALTER_NAME.search(rest):
         yield from _rename(table, _split(renamed["table"], database))
 

@@ -193,7 +193,7 @@ def _plan(sink: Sink, lease: Lease, bounds: tuple[Reader, int, Limits], highest:
         found, known = read_points(connection, sink.name), [*read_sink_tables(connection, sink.name)]
     assert task is not None
     if there is not None and not there.is_written and there.version_ts == task.version_ts:
-        return there, read_content(sink.source.disk, sink.wants, there, known)
+        return there, read_content(sink.source.disk, sink.wants, there, known, most=limits.run)
     first = _find_first(sink, found)
     if there is not None and there.version_ts == task.version_ts:
         first = min(first, there.end)  # a member of the task, with a token for it, moves points and writes nothing here
@@ -205,10 +205,10 @@ def _plan(sink: Sink, lease: Lease, bounds: tuple[Reader, int, Limits], highest:
     if end <= first:
         return None
     batch = SinkBatch(max(there.number if there else 0, highest) + 1, first, end, task.version_ts)
-    content = read_content(sink.source.disk, sink.wants, batch, known)
+    content = read_content(sink.source.disk, sink.wants, batch, known, most=limits.run)
     if sink.settings.kind == CATALOG and (cut := _find_reading(batch, content)) < content.end:
         batch = replace(batch, end=cut)
-        content = read_content(sink.source.disk, sink.wants, batch, known)
+        content = read_content(sink.source.disk, sink.wants, batch, known, most=limits.run)
     batch = replace(batch, end=content.end)
     with ledger.write() as connection:
         assert_held(connection, lease)

@@ -68,10 +68,17 @@ class HistoryFiles:
                 # CRASH WINDOW: the file is there and no point says so: the batch is written again, with the same bytes.
                 effect(f"after {place.name} of {name}")
                 written.add(place)
-        for files in self._list_files().values():
-            for place, (begin, end) in files.items():
-                if begin < batch.end and end > batch.first and place not in written:
-                    durable.remove_quietly(os.fsencode(place))
+        for folder, files in self._list_files().items():
+            former = [
+                place
+                for place, (begin, end) in files.items()
+                if begin < batch.end and end > batch.first and place not in written
+            ]
+            for place in former:
+                durable.remove_quietly(os.fsencode(place))
+            if former:
+                durable.sync_folder(os.fsencode(folder))
+            # CRASH WINDOW: former files are gone and no point says so: the batch is written again, and finds none.
 
     def _list_files(self) -> dict[Path, dict[Path, tuple[int, int]]]:
         """Our files by folder, with the first transaction of each and the first behind it."""

@@ -455,3 +455,33 @@ def test_a_table_whose_log_is_damaged(world: SinkWorld) -> None:
     first.write_text("{", encoding="utf-8")
     world.append([inserted(2, "b", "2.00")])
     world.run("deliver", "lake").refused(6, "shop.orders")
+
+
+def test_rows_that_one_arrow_array_would_not_hold_are_one_batch_all_the_same(world: SinkWorld) -> None:
+    """Arrow arrays of text end at 2 GiB. The limit is lower here."""
+    model = Model(1)
+    fill(world, model, 60)
+    assert world.deliver(Request(limits=Limits(run=2000))).batches == 1
+    assert rows_of(world) == expected(model)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "TRUNCATE Orders",
+        "DROP TABLE ORDERS",
+        "RENAME TABLE Orders TO past",
+        "DROP DATABASE Shop",
+        "ALTER TABLE Orders ADD x INT",
+    ],
+)
+def test_a_table_that_a_statement_names_in_another_case_is_marked(world: SinkWorld, sql: str) -> None:
+    """It is the table where the server does not tell names apart by case, and else another one: its rows stay."""
+    world.bootstrap(read(1, "a", "1.00"))
+    assert state_of(world.deliver()) == "whole"
+    world.append(Ddl("shop", sql))
+    table = world.deliver().tables["shop.orders"]
+    assert table.state == "partial" and "does not tell names apart by case" in table.why
+    assert len(rows_of(world)) == 1
+    world.bootstrap()
+    assert state_of(world.deliver()) == "whole" and rows_of(world) == []

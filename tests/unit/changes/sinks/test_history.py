@@ -19,6 +19,7 @@ from tidemark.changes.sinks.deliver import Request, deliver_sink
 from tidemark.changes.store.model import ABSENT, BinlogInfo, Rows, Transaction
 from tidemark.changes.store.write import Writer
 from tidemark.ledger.leases import Leases
+from tidemark.stores.agent import durable
 
 SMALL = Limits(rows=40)
 
@@ -187,3 +188,26 @@ def test_a_store_that_begins_behind_purged_logs_is_the_same_one_once_its_first_b
         assert world.deliver().end == 4
         fill(4, 5)
     assert world.deliver().end == 6
+
+
+def test_files_that_go_are_gone_for_good_before_a_point_says_so(world: SinkWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the folder's own sync they come back where the power fails, and their changes are there twice."""
+    fill(world, 30)
+    world.deliver(Request(limits=SMALL))
+    world.run("rewind", "lake", "--to", "seq:1", "--yes")
+    done: list[tuple[str, str]] = []
+    remove, sync = durable.remove_quietly, durable.sync_folder
+    monkeypatch.setattr(durable, "remove_quietly", lambda place: (done.append(("gone", place.decode())), remove(place)))
+    monkeypatch.setattr(durable, "sync_folder", lambda place: (done.append(("synced", place.decode())), sync(place)))
+    world.deliver()
+    last = max(number for number, (what, _) in enumerate(done) if what == "gone")
+    assert ("synced", str(world.target / "shop.orders")) in done[last:]
+
+
+def test_rows_that_one_arrow_array_would_not_hold_are_in_several_files(world: SinkWorld) -> None:
+    """Arrow arrays of text end at 2 GiB. The limit is lower here."""
+    made = fill(world, 60)
+    world.deliver(Request(limits=Limits(run=2000)))
+    names = [path.name for path in world.target.rglob("*.parquet")]
+    assert "lake-000000000001-000000000060-1.parquet" in names
+    assert list_changes(world) == sorted(made)
