@@ -55,8 +55,8 @@ _OURS = "replace-"  # how the ids of these changes begin; then node, number, kin
 
 @dataclass(frozen=True)
 class Replaced:
-    """`node`: who is away for so long, "" for nobody. `did`: the change that was made, as `replace n2 by n4`; `state`: how far it is.
-    `why`: what keeps it. `exit_code`: 5 if something does."""
+    """`node`: who is away for so long, "" for nobody. `did`: the change that was made, as `replace n2 by n4`; `state`: how
+    far it is. `why`: what keeps it. `exit_code`: 5 if something does."""
 
     node: str = ""
     did: str = ""
