@@ -247,7 +247,7 @@ def test_statements_that_write_names_in_another_case(tmp_path: Path) -> None:
 def test_what_is_asked_wrongly(tmp_path: Path, server: MariaDb) -> None:
     lake = Lake(tmp_path, server)
     for words, code, error in (
-        (("past",), 6, "sink past is a history: only tables of a delta sink are compared with the source's"),
+        (("past",), 6, "sink past is a history: only tables of a delta or catalog sink are compared with the source's"),
         (("lake", "--tables", "other.*"), 3, "sink lake and its source have no table other.*"),
         (("lake", "--files", "a"), 2, "--files and --sink exclude each other: a sink is compared with a server"),
         (("sea",), 3, "no sink named 'sea'; the settings have: lake, past"),
