@@ -24,7 +24,7 @@ import numpy as np
 from tidemark.changes.sinks.batches import Content, TableChanges, Window, cut_run, judge_table
 from tidemark.changes.sinks.fold import MisfitError, fold_rows, key_of
 from tidemark.changes.sinks.points import TYPES, Gone, Layout, Points, choose_layout, cut_partition, make_points
-from tidemark.errors import CorruptionError, PermanentError, limits_named
+from tidemark.errors import CorruptionError, PermanentError, UsageError, limits_named
 from tidemark.ledger.delivery import STOPPED, SinkBatch, SinkTable
 from tidemark.settings.model import SiteSettings
 from tidemark.stores.agent import durable
@@ -52,10 +52,11 @@ _UNITS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
 @dataclass
 class _State:
-    """What `catalog.json` says. `end`: the first transaction that the files do not have. `fields`: Arrow types by table and
-    column, by their names."""
+    """What `catalog.json` says. `end`: the first transaction that the files do not have. By table, `times`: its column of
+    time; `fields`: the names of Arrow types by column."""
 
     end: int = 1
+    times: dict[str, str] = field(default_factory=dict)
     fields: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
@@ -78,6 +79,7 @@ class CatalogFiles:
         self._times = times
         self.unit = site.time_unit
         self._length = site.partition_interval_ms * _UNITS[site.time_unit]
+        self._begun = {"time_unit": site.time_unit, "partition_interval_ms": site.partition_interval_ms}
         self._extents: dict[Path, dict[str, tuple[int, int]]] = {}
         self._listed: dict[Path, list[Path]] = {}
         self._is_clean = False
@@ -117,9 +119,10 @@ class CatalogFiles:
                 if work.anew:
                     state.fields.pop(work.state.name, None)
                 if work.layout is not None:
+                    state.times[work.state.name] = work.layout.time
                     state.fields[work.state.name] = {name: str(one) for name, one in work.layout.fields.items()}
             effect(f"before {STATE}")
-            told = {"format": 1, "end": batch.end, "fields": state.fields}
+            told = {"format": 1, **self._begun, "end": batch.end, "times": state.times, "fields": state.fields}
             durable.publish(os.fsencode(self.root / STATE), [json.dumps(told, ensure_ascii=False).encode()])
             # CRASH WINDOW: the files have the batch and no point says so: it is written again, with the same bytes.
             effect(f"after {STATE}")
@@ -134,11 +137,19 @@ class CatalogFiles:
             told = json.loads(data)
             if told["format"] != 1:
                 raise ValueError(f"format {told['format']}")
-            return _State(int(told["end"]), {name: dict(fields) for name, fields in told["fields"].items()})
+            begun = {name: told[name] for name in self._begun}
+            found = _State(int(told["end"]), dict(told["times"]), {name: dict(one) for name, one in told["fields"].items()})
         except (ValueError, KeyError, TypeError, AttributeError) as wrong:
             raise CorruptionError(
                 f"{self.root / STATE}: {wrong}", hint="give the sink and its site a new folder", subject=str(self.root)
             ) from wrong
+        if begun != self._begun:
+            raise UsageError(
+                f"{self.root} was begun with {_tell(begun)}, and its site says {_tell(self._begun)}",
+                hint="give the site its former values, or give the sink and its site a new folder and the site a new id",
+                subject=str(self.root),
+            )
+        return found
 
     # what a batch does to a table
 
@@ -171,6 +182,8 @@ class CatalogFiles:
         for shape, _, _ in stretches:
             layout = choose_layout(shape, there, self.time_of(changes.name))
             there = dict(layout.fields)
+            if not window.anew and (was := state.times.get(changes.name, layout.time)) != layout.time:
+                raise MisfitError(f"its column of time was {was} and is {layout.time} now")
         folded = fold_rows(stretches, key, layout.types_of(stretches[-1][0]))
         return _Work(replace(table, key=key), make_points(folded.rows, layout, self.unit), layout, clear, window.anew)
 
@@ -279,6 +292,10 @@ class CatalogFiles:
             durable.publish(os.fsencode(mods), [before, *added])
             # CRASH WINDOW: some files have their deletions: they are found there, and the others get theirs.
             effect(f"after {mods.relative_to(self.root)}")
+
+
+def _tell(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
 def _judge_renamed(batch: SinkBatch, content: Content, known: Mapping[str, SinkTable]) -> list[_Work]:

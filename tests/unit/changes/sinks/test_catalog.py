@@ -457,6 +457,26 @@ def test_a_ledger_that_was_lost_is_rebuilt_from_the_store_and_the_sink_goes_on(w
     assert world.see() == plant.expect()
 
 
+def test_a_site_that_counts_otherwise_is_refused(world: CatalogWorld) -> None:
+    world.read_all([read(*row(1, "m1", 1))])
+    world.deliver()
+    text = world.config.read_text(encoding="utf-8")
+    world.config.write_text(text.replace("[sites.plant]\n", '[sites.plant]\ntime_unit = "us"\n'), encoding="utf-8")
+    world.run("deliver", "lake").refused(2, "was begun with time_unit = ms", "its site says time_unit = us")
+
+
+def test_another_time_of_a_table_stops_it(world: CatalogWorld) -> None:
+    two = shaped(AT, Column("since", Kind.INT64, "bigint", key=True), N)
+    world.read_all([read(at(1), 5, 1)], two)
+    assert state_of(world.deliver()) == "whole"
+    text = world.config.read_text(encoding="utf-8")
+    told = '[sinks.lake]\ntime = {"plant.readings" = "since"}\n'
+    world.config.write_text(text.replace("[sinks.lake]\n", told), encoding="utf-8")
+    world.change([inserted(at(2), 6, 1)], two)
+    [stopped] = world.deliver().stopped
+    assert "its column of time was at and is since now" in stopped.why
+
+
 def test_a_catalog_sink_without_its_site_is_refused_by_name(tmp_path: Path) -> None:
     world = SinkWorld(tmp_path, "catalog")
     said = world.run("deliver", "lake")
