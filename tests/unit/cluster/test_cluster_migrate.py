@@ -68,6 +68,22 @@ def test_everything_moves_and_the_progress_ends_at_its_end(swapped: MovingWorld)
     assert moved(swapped) == MigrateResult(2, 0, 0, 0, ""), "nothing is left to do"
 
 
+def test_slots_that_had_moved_come_back_whole_when_the_next_change_supersedes(swapped: MovingWorld) -> None:
+    """Who gave a slot up has dropped its schema, and gets it again."""
+    with swapped.app() as app, swapped.open(app) as cluster:
+        ((first,),) = swapped.sql("SELECT change_id FROM cluster_change WHERE state = 'swapped'")
+        *some, _ = sorted(cluster.table.moving)
+    assert moved(swapped, some).left == 1
+    swapped.away = {"n4"}
+    with swapped.app() as app:
+        back = Wanted("remove", "n4", supersedes=str(first))
+        assert change_nodes(app, swapped.receiver, back).state == "done"
+    swapped.away = set()
+    moved(swapped)
+    swapped.settled()
+    swapped.proved()
+
+
 def test_links_of_a_dead_move_at_a_node_that_was_away_go_with_the_next_call(swapped: MovingWorld) -> None:
     """The change has ended without dropping them. They would keep the bytes of files that were removed since."""
     assert moved(swapped).state == "done"

@@ -416,12 +416,15 @@ def plan_with_stock(app: App, cluster: Cluster, wanted: Wanted) -> tuple[ChangeP
     with app.ledger.read() as connection:
         stock = read_stock(connection, cluster.receiver.name, cluster.table)
         gone = {row.node for row in table_rows.nodes_of_receiver(connection, cluster.receiver.name) if row.state == "left"}
+        left = move_rows.moves_of_epoch(connection, cluster.receiver.name, cluster.epoch, open_only=True)
     if wanted.kind == "remove" and wanted.node in gone:
         raise UsageError(f"{wanted.node} has left the cluster", hint="./tidemark cluster show", subject=wanted.node)
     sizes, by = stock.sizes_by_slot(), cluster.settings.balance
     balance = balance_of(by, dict(stock.writes) if by == "writes" else sizes)
+    # A slot that all acknowledged has moved: who had it before may have dropped its schema already.
+    through = [row.slot for row in left if row.state != "moving"] if wanted.supersedes else []
     planned = membership_plan.plan_change(
-        cluster.table,
+        cluster.table.with_moved(through),
         wanted.kind,
         wanted.node,
         sizes,

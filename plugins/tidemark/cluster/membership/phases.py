@@ -225,7 +225,7 @@ def _swap_table(phase: PhaseOne, taken: Collection[str]) -> None:
             ],
         )
         move_rows.add_moves(connection, [replace(row, at=at) for row in _moves_left(connection, phase)])
-        states = plan.swap_states(_read_slot_states(connection, receiver))
+        states = plan.swap_states(_read_slot_states(connection, receiver), supersedes=bool(phase.supersedes))
         move_rows.put_slot_states(connection, receiver, states, plan.new.epoch)
         for name in taken:
             table_rows.note_node(connection, receiver, name, plan.new.epoch)

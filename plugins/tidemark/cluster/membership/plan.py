@@ -54,16 +54,15 @@ class ChangePlan:
         """Return node → bytes it gains. `sizes`: bytes by slot."""
         return self._sum_gained(sizes)
 
-    def swap_states(self, known: SlotStates) -> dict[tuple[str, int], SlotState]:
-        """Return the slot states after the swap: nodes that gain a slot pull it, nodes that lose one send it. A slot that
-        moves on begins anew.
+    def swap_states(self, known: SlotStates, *, supersedes: bool = False) -> dict[tuple[str, int], SlotState]:
+        """Return the slot states after the swap: nodes that gain a slot pull it, nodes that lose one send it. If it
+        `supersedes` a change, all states of that one end.
 
         OutcomeUnknownError if a slot is still in a state of an earlier change.
         """
-        going_on = self.old.moving if self.old else {}
-        anew = {key: SlotState.NULL for key in known if key[1] in going_on}
-        known = {**known, **anew}
-        return anew | {key: next_state(known.get(key, SlotState.NULL), event) for key, event in self._slot_events()}
+        ended = dict.fromkeys(known, SlotState.NULL) if supersedes else {}
+        before = ended if supersedes else known
+        return ended | {key: next_state(before.get(key, SlotState.NULL), event) for key, event in self._slot_events()}
 
     def _slot_events(self) -> Iterable[tuple[tuple[str, int], SlotEvent]]:
         for move in self.moves:
