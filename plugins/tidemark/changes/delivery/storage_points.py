@@ -315,6 +315,29 @@ def furthest_point(one: StoragePoint, other: StoragePoint) -> StoragePoint:
     return replace(one, gtids=_unite(one.gtids, other.gtids), event_index=0)
 
 
+def measure_behind(reader: Reader, point: StoragePoint | None) -> tuple[int, float | None]:
+    """How many transactions of its store a point is behind, and how many seconds the last one that is done is older than the
+    store's newest; None: none is done."""
+    end, seq = reader.view.end, point.seq if point else 1
+    count = max(0, end.seq + 1 - seq)
+    if not count:
+        return 0, 0.0
+    return count, max(0.0, round((end.newest - point.timestamp) / 1e6, 1)) if point and point.change_id else None
+
+
+def has_more(one: StoragePoint, other: StoragePoint) -> bool:
+    """Whether by its GTIDs a point tells of something done that another one of the same version lacks."""
+    known, more = parse_gtids(other.gtids), parse_gtids(one.gtids)
+    return (
+        one.version_ts == other.version_ts
+        and more is not None
+        and type(known) in (type(None), type(more))
+        and (
+            known is None or not known >= more  # type: ignore[operator]
+        )
+    )
+
+
 def _unite(one: str, other: str) -> str:
     if ":" in one:
         return str(MysqlGtidSet.parse(f"{one},{other}"))

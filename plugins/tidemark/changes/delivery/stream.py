@@ -48,6 +48,8 @@ from tidemark.ledger.leases import Lease, Leases, assert_held, boot_clock
 
 LEASE_SECONDS = 45.0
 """A shard of a member on another host that died is free after this."""
+RENEWED = 2 / 3
+"""A reader renews a lease of which less than this part is left: a member may count on so much, and no more."""
 LONGEST_WAIT = 0.2
 STOP, RETRY, DEAD_LETTER = "stop", "retry", "dead_letter"
 GivenPoints = Callable[[int], str | None]

@@ -45,6 +45,8 @@ DENSE_LEVEL = 15
 """Of zstd, for blocks that are old: below 13 it gains a tenth, from 15 on half; 19 takes five times as long for as much."""
 _LENGTH = struct.Struct("<I")
 _MESSAGE = struct.Struct("<II")  # as a stream of Arrow begins: a mark, and the length of its schema
+_FLAT, _NAMES, _SLOT = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")  # of FlatBuffers
+_BUFFER, _SIZE = struct.Struct("<qq"), struct.Struct("<q")  # of Arrow: place and length; before what is compressed
 _NUMBERS = "change_id", "server_id", "file", "offset", "transaction_id", "event_index", "timestamp"
 _COLUMNS = dict.fromkeys(["records", "gtid_offset", *_NUMBERS], "Q") | {"timestamp": "q"}
 _get_numbers = attrgetter(*_NUMBERS)
@@ -261,6 +263,58 @@ def decode_transactions(header: Header, body: bytes, chosen: Chosen | None = Non
         return heads.add_records(iter(_decode_records(records, rows)))
     except (pa.ArrowException, ValueError, LookupError, StopIteration, RuntimeError) as wrong:
         raise CorruptionError(f"a block with sound checksums holds nonsense: {wrong}") from wrong
+
+
+def measure_body(header: Header, rest: bytes, most: int) -> int:
+    """How many bytes the sections of a block are once they are decompressed, by what stands before each buffer; more than
+    `most` where the transactions alone are. Nothing else is decompressed. `rest`: its head and body."""
+    import pyarrow as pa
+
+    try:
+        first, *sections = _split_sections(rest[header.head_bytes :])
+        size = len(zlib.decompressobj().decompress(first[1:], most + 1) if first[0] else first)
+        return size + sum(_measure_stream(section) for section in sections)
+    except (pa.ArrowException, struct.error, zlib.error, ValueError, LookupError, OSError) as wrong:
+        raise CorruptionError(f"a block holds nonsense: {wrong}") from wrong
+
+
+def _measure_stream(data: bytes) -> int:
+    import pyarrow as pa
+
+    size = 0
+    for message in pa.ipc.MessageReader.open_stream(data):
+        if message.type == "schema":
+            continue
+        meta, body = message.metadata.to_pybytes(), message.body
+        batch = _find_table(meta, _find_table(meta, 0, None), 2)
+        is_compressed = _find_field(meta, batch, 3) is not None
+        place = _find_field(meta, batch, 2)
+        if place is None:
+            raise ValueError("a batch without buffers")
+        buffers = place + _FLAT.unpack_from(meta, place)[0]
+        (count,) = _FLAT.unpack_from(meta, buffers)
+        for number in range(count):
+            offset, length = _BUFFER.unpack_from(meta, buffers + _FLAT.size + number * _BUFFER.size)
+            (told,) = _SIZE.unpack_from(body, offset) if is_compressed and length else (-1,)
+            size += length if told < 0 else told
+    return size
+
+
+def _find_table(meta: bytes, table: int, field: int | None) -> int:
+    """Where a table of a FlatBuffer begins that a field of another one names; None: the root."""
+    place = table if field is None else _find_field(meta, table, field)
+    if place is None:
+        raise ValueError("a message without a batch")
+    return int(place + _FLAT.unpack_from(meta, place)[0])
+
+
+def _find_field(meta: bytes, table: int, field: int) -> int | None:
+    """Where a field of a FlatBuffer's table is; None: it has none."""
+    names = table - _NAMES.unpack_from(meta, table)[0]
+    (size,) = _SLOT.unpack_from(meta, names)
+    at = 4 + 2 * field
+    offset = _SLOT.unpack_from(meta, names + at)[0] if at < size else 0
+    return table + offset if offset else None
 
 
 def find_shapes(read: Callable[[int, int], bytes], size: int) -> list[Shape]:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from tests.commanded import run_here
-from tests.delivery_worlds import LIMITS, changes_of
-from tests.reader_worlds import QUICK, TOKEN, RunningReader, flip_blocks, gtids_of, join
+from tests.delivery_worlds import LIMITS, SERVER, changes_of
+from tests.reader_worlds import QUICK, TOKEN, Alter, RunningReader, flip_blocks, gtids_of, join
 from tests.services.processes import soon
 from tidemark.changes import subscribe
 from tidemark.changes.delivery.batches import Batch
+from tidemark.changes.delivery.http.app import MOST_BODY
+from tidemark.changes.delivery.http.client.readers import Address, Reader
 from tidemark.changes.delivery.http.client.session import ReaderConnection
 from tidemark.errors import (
     CorruptionError,
@@ -28,7 +31,7 @@ from tidemark.errors import (
     UnreachableError,
     UsageError,
 )
-from tidemark.ledger.delivery import SinkBatch, write_batch
+from tidemark.ledger.delivery import SinkBatch, TaskRow, write_batch
 
 LAST = 40
 EVERY = [(seq, row) for seq in range(1, LAST + 1) for row in range(3)]
@@ -118,6 +121,53 @@ def test_a_rewind_and_another_number_of_shards_are_noticed(reader: RunningReader
         assert take_rows(stream, 3) == EVERY[-3:]
         assert seen == EVERY
         call.close()
+
+
+@pytest.mark.full
+def test_points_of_many_shards_go_to_a_reader(reader: RunningReader) -> None:
+    """A member that begins at another reader brings them all in one call, and commits them in several."""
+    task, shards = {"taskName": "billing", "serviceGroupName": "orders"}, 1000
+    call = ReaderConnection(reader.url, TOKEN)
+    told = call.ask("/v1/begin", {**task, "partitionTotal": shards, "start": f"seq:{LAST}"})
+    assert len(json.dumps(told["points"])) > MOST_BODY
+    call.ask("/v1/begin", {**task, "look": True, "partitionTotal": shards, "generation": 1, "points": told["points"]})
+    call.close()
+    asked: list[str] = []
+    reader.kill()
+    reader.alter = lambda path, body: asked.append(path) or body  # type: ignore[func-returns-value]
+    reader.start()
+    one = Reader(Address([reader.url], TOKEN), reader.url)
+    row, points = TaskRow("billing", "orders", shards, "mixed", "split"), reader.points()
+    assert {*one.locate(row, points)} == {*range(shards)}
+    old = {shard: replace(point, version_ts=point.version_ts - shard % 2) for shard, point in points.items()}
+    assert {*one.commit(row, old, "one").refused} == {*range(1, shards, 2)}
+    assert (asked.count("/v1/locate"), asked.count("/v1/commit")) == (10, 10)
+    one.close()
+
+
+def test_after_a_rewind_of_one_shard_a_reader_that_was_away_is_gone_on_at(reader: RunningReader) -> None:
+    with join([reader], replace(QUICK, follow=True)) as stream:
+        take_rows(stream, len(EVERY))
+        call = ReaderConnection(reader.url, TOKEN)
+        call.ask("/v1/rewind", {"taskName": "billing", "to": "seq:1", "shards": [0], "apply": True})
+        call.close()
+        take_rows(stream, 10)
+        reader.kill()
+        reader.append([LAST + 1])
+        reader.start()
+        while (LAST + 1, 2) not in take_rows(stream, 1):
+            pass
+    assert {point.seq for point in reader.points().values()} == {LAST + 2}
+
+
+def test_a_member_counts_on_its_leases_no_longer_than_they_are_valid(reader: RunningReader) -> None:
+    """A reader does not renew a lease at every call: another one may take it when its time is over."""
+    with join([reader], replace(QUICK, follow=True)) as stream:
+        began = stream._valid_until
+        assert soon(lambda: stream._valid_until > began + 0.3)
+        with reader.ledger.read() as connection:
+            found = connection.execute(sa.text("SELECT min(expires) FROM lease WHERE name LIKE 'task:billing/%'"))
+            assert stream._valid_until <= found.scalar_one()
 
 
 def take_rows(stream: Any, count: int) -> list[tuple[int, int]]:
@@ -228,10 +278,48 @@ def no_answer(path: str, body: bytes) -> bytes | None:
     return body
 
 
+def alter(path: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Alter:
+    """A reader of which one answer is changed."""
+
+    def lie(at: str, body: bytes) -> bytes | None:
+        return json.dumps({**(told := json.loads(body)), **change(told)}).encode() if at == path else body
+
+    return lie
+
+
+def alter_points(told: dict[str, Any], **change: Any) -> dict[str, Any]:
+    return {"points": [{**one, **change} for one in told["points"]]}
+
+
+def alter_starts(told: dict[str, Any], **change: Any) -> dict[str, Any]:
+    return {"starts": [{**one, **change} for one in told["starts"]]}
+
+
+FIRST = {"seq": 1, "changeId": 0, "gtids": "", "checkpointMode": "EARLIEST"}
+FORGED = {
+    "an older version": alter("/v1/hold", lambda told: {"versionTs": 1, **alter_points(told, versionTs=1, **FIRST)}),
+    "an older version of points": alter("/v1/hold", lambda told: alter_points(told, versionTs=1, **FIRST)),
+    "a later version of points": alter("/v1/hold", lambda told: alter_points(told, versionTs=1 << 50, **FIRST)),
+    "an older generation": alter("/v1/hold", lambda told: {"generation": 0, **alter_points(told, **FIRST)}),
+    "more shards": alter(
+        "/v1/hold", lambda told: {"partitionTotal": 2, "points": [{**told["points"][0], "shard": one} for one in (0, 1)]}
+    ),
+    "another task": alter("/v1/hold", lambda _told: {"taskName": "mail"}),
+    "other tables": alter("/v1/hold", lambda _told: {"tables": ["shop.none"]}),
+    "another hash": alter("/v1/hold", lambda _told: {"hash": "java"}),
+    "a shard that is none": alter("/v1/hold", lambda told: {"held": {**told["held"], "7": 1}}),
+    "a text for a fence": alter("/v1/hold", lambda _told: {"held": {"0": "1"}}),
+    "no number as load": alter("/v1/hold", lambda _told: {"loadFactor": float("nan")}),
+    "an endless end": alter("/v1/hold", lambda _told: {"end": {"seq": float("inf"), "newest": 1}}),
+    "more that is done": alter("/v1/locate", lambda told: alter_starts(told, known=f"{SERVER}:1-30")),
+    "rows that are done": alter("/v1/locate", lambda told: alter_starts(told, half=5, index=2)),
+    "a session of two lines": alter("/v1/getServerInfo", lambda _told: {"session": "a\r\nb: c"}),
+}
 LIES = [
     cut_blocks,
     jump,
     no_answer,
+    *(pytest.param(lie, id=what) for what, lie in FORGED.items()),
     *(pytest.param(lie, marks=pytest.mark.full) for lie in (no_end, no_end_of_blocks, flip_blocks, no_json, other_types)),
 ]
 

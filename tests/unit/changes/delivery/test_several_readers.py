@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from tests.delivery_worlds import make_transaction
 from tests.reader_worlds import QUICK, TOKEN, RunningReader, flip_blocks, gtids_of, join, name_maria
@@ -114,18 +115,42 @@ def test_who_begins_goes_on_from_the_furthest_point_of_any_reader(pair: list[Run
     assert sorted(found) == every_row(pair)
 
 
-def test_a_rewind_at_one_reader_is_one_at_the_other(pair: list[RunningReader]) -> None:
+@pytest.mark.parametrize("shards", [[0, 1], [0]])
+def test_a_rewind_at_one_reader_is_one_at_the_other(pair: list[RunningReader], shards: list[int]) -> None:
     with join(pair) as stream:
         for batch in stream:
             batch.done()
     version = max(point.version_ts for one in pair for point in one.points().values())
     call = ReaderConnection(pair[0].url, TOKEN)
-    call.ask("/v1/rewind", {"taskName": "billing", "to": "earliest", "apply": True})
+    call.ask("/v1/rewind", {"taskName": "billing", "to": "earliest", "shards": shards, "apply": True})
     call.close()
     with join(pair) as stream:
-        found = [row for batch in stream for row in gtids_of(batch)]
-    assert sorted(found) == every_row(pair)
-    assert all(point.version_ts > version for one in pair for point in one.points().values())
+        found = [(batch.shard, row) for batch in stream for row in gtids_of(batch)]
+    assert {shard for shard, _ in found} == {*shards}
+    assert len(found) == len({*found}) and (shards == [0] or sorted(row for _, row in found) == every_row(pair))
+    rewound = [{shard for shard, point in one.points().items() if point.version_ts > version} for one in pair]
+    assert rewound == [{*shards}, {*shards}]
+
+
+def test_who_changes_the_reader_gives_nothing_that_another_did_meanwhile(pair: list[RunningReader]) -> None:
+    """Both readers have one ledger. The member was stopped: its leases ended, another did all and left, its reader died."""
+    pair[1].kill()
+    pair[1].ledger = pair[0].ledger
+    pair[1].start()
+    with join(pair, replace(QUICK, rows=3, beat_seconds=1e6, checkpoint_seconds=1e6), shards=1) as stopped:
+        first = stopped.next_batch()
+        assert first is not None and first.done()
+        with pair[0].ledger.write() as connection:
+            connection.execute(sa.text("UPDATE lease SET expires = 1"))
+        with join(pair, shards=None, member="two") as other:
+            found = [row for batch in other if batch.done() for row in gtids_of(batch)]
+        assert sorted(found) == every_row(pair)
+        next(one for one in pair if one.url == stopped.reader).kill()
+        stopped.beat()
+        assert stopped.next_batch(patience=0.1) is None
+        stopped.beat()
+        assert stopped.shards == (0,)
+        assert stopped.next_batch(patience=0.1) is None
 
 
 def test_a_late_reader_is_left_once_all_that_it_has_is_read(tmp_path: Path) -> None:

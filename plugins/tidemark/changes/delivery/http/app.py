@@ -40,7 +40,7 @@ from tidemark.changes.delivery.http.requests import (
 )
 from tidemark.changes.delivery.http.sessions import Counts, Session, Sessions
 from tidemark.changes.delivery.http.tokens import Tokens
-from tidemark.changes.delivery.storage_points import StoreBehindError
+from tidemark.changes.delivery.storage_points import StoreBehindError, measure_behind
 from tidemark.changes.store.disk import Disk
 from tidemark.errors import (
     BinlogGapError,
@@ -56,6 +56,8 @@ from tidemark.ledger.leases import Leases
 
 SESSION = "Tidemark-Session"
 MOST_BODY, MOST_MESSAGE = 256 << 10, 500
+MOST_POINTS = 16 << 20
+"""Bytes of a body that has points: of as many shards as a task may have, with 3 KiB of GTIDs each."""
 BODY_SECONDS, ROOM_SECONDS = 10.0, 10.0
 MOST_HELD = 512 << 20
 """Bytes of replies that are made and not yet sent, of all clients together."""
@@ -253,9 +255,31 @@ class Server:
                 lines.append(f'tidemark_changes_rows_total{{task="{_escape(task)}"}} {rows}')
         lines += ["# TYPE tidemark_changes_sessions gauge"]
         lines += [f'tidemark_changes_sessions{{task="{_escape(t)}"}} {self.sessions.count(t)}' for t in sorted(tasks)]
+        lines += await self._work(lambda: self._measure_sinks(tasks))
         lines += ["# TYPE tidemark_changes_sent_bytes counter", f"tidemark_changes_sent_bytes_total {self.counts.bytes_out}"]
         lines += ["# TYPE tidemark_changes_load gauge", f"tidemark_changes_load {self._measure_load()}", "# EOF", ""]
         return PlainTextResponse("\n".join(lines), media_type="application/openmetrics-text; version=1.0.0; charset=utf-8")
+
+    def _measure_sinks(self, tasks: frozenset[str]) -> list[str]:
+        """Of each sink of the token: its newest batch, the store's rows in it, how far it is behind, tables that stopped."""
+        found: dict[str, list[tuple[str, float]]] = {}
+        for name, task, batch, point, stopped in self._points.read_sinks(sorted(tasks)):
+            if task.source in self._watches:
+                reader = self._watches[task.source].open_reader()
+                behind, seconds = measure_behind(reader, point)
+                values: dict[str, float] = {"batch": batch.number, "batch_rows": reader.count_rows(batch.first, batch.end)}
+                values |= {"behind_transactions": behind, "stopped_tables": stopped}
+                values |= {"behind_seconds": seconds} if seconds is not None else {}
+                for word, value in values.items():
+                    found.setdefault(word, []).append((name, value))
+        return [
+            line
+            for word, values_of in sorted(found.items())
+            for line in (
+                f"# TYPE tidemark_changes_sink_{word} gauge",
+                *(f'tidemark_changes_sink_{word}{{sink="{_escape(name)}"}} {value}' for name, value in values_of),
+            )
+        ]
 
     async def _answer_info(self, request: Request, tasks: frozenset[str]) -> Response:
         wanted = self._allow(parse_subscription(await self._read_body(request)), tasks)
@@ -355,7 +379,7 @@ class Server:
         return JSONResponse(await self._work(lambda: self._points.tell(task)))
 
     async def _answer_begin(self, request: Request, tasks: frozenset[str]) -> Response:
-        asked = parse_begin(await self._read_body(request))
+        asked = parse_begin(await self._read_body(request, MOST_POINTS))
         _allow_task(asked.wanted.name, tasks)
         watch = self._find_watch(asked.wanted.source)
         told = await self._work(lambda: self._points.begin(watch.disk, asked, time.time()))
@@ -369,7 +393,7 @@ class Server:
         return JSONResponse(told | await self._work(lambda: self._describe_store(watch)))
 
     async def _answer_locate(self, request: Request, tasks: frozenset[str]) -> Response:
-        asked = parse_locate(await self._read_body(request))
+        asked = parse_locate(await self._read_body(request, MOST_POINTS))
         _allow_task(asked.task, tasks)
         return JSONResponse(await self._work(lambda: self._points.locate(self._disk_of(asked.task), asked)))
 
@@ -385,7 +409,7 @@ class Server:
         }
 
     async def _answer_commit(self, request: Request, tasks: frozenset[str]) -> Response:
-        asked = parse_commit(await self._read_body(request))
+        asked = parse_commit(await self._read_body(request, MOST_POINTS))
         _allow_task(asked.task, tasks)
         commit = self._points.commit_points if isinstance(asked, CommitPoints) else self._points.commit
         return JSONResponse(await self._work(lambda: commit(self._disk_of(asked.task), asked)))  # type: ignore[arg-type]
@@ -428,19 +452,19 @@ class Server:
             raise RefusedError(409, "BUSY", "a request of this session is at work", "one request of a session at a time")
         return _Held(session, self._clock)
 
-    async def _read_body(self, request: Request) -> bytes:
+    async def _read_body(self, request: Request, most: int = MOST_BODY) -> bytes:
         if request.headers.get("content-encoding", "identity") != "identity":
             raise RefusedError(415, "ENCODED", "the body is compressed", "send it as it is")
         declared = request.headers.get("content-length", "0")
-        if not declared.isdecimal() or int(declared) > MOST_BODY:
-            raise RefusedError(413, "TOO_LARGE", f"the body is larger than {MOST_BODY} bytes")
+        if not declared.isdecimal() or int(declared) > most:
+            raise RefusedError(413, "TOO_LARGE", f"the body is larger than {most} bytes")
         found = bytearray()
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 async for piece in request.stream():
                     found += piece
-                    if len(found) > MOST_BODY:
-                        raise RefusedError(413, "TOO_LARGE", f"the body is larger than {MOST_BODY} bytes")
+                    if len(found) > most:
+                        raise RefusedError(413, "TOO_LARGE", f"the body is larger than {most} bytes")
         except TimeoutError as late:
             raise RefusedError(408, "TOO_SLOW", f"the body did not come within {BODY_SECONDS:g} seconds") from late
         self.counts.bytes_in += len(found)

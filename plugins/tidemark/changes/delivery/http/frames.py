@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemark.changes.delivery.shards import ShardPiece
-from tidemark.changes.store.block import HEADER_BYTES, Draft, decode_header, encode_block, is_sound
+from tidemark.changes.store.block import HEADER_BYTES, Draft, decode_header, encode_block, is_sound, measure_body
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.model import Mark, Transaction
 from tidemark.changes.store.read import Stretch
 from tidemark.errors import CorruptionError
 
 ROWS = "rows"
+MOST_DECODED = 1 << 30
+"""Bytes of a block that was sent, once it is decompressed. One row may be that large, and no more than a reply."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,13 @@ def _with_rows(piece: ShardPiece) -> Transaction:
 
 
 def decode_stretch(data: bytes) -> Stretch:
-    """A block that was sent. Raises CorruptionError where it is not as it was written."""
+    """A block that was sent. Raises CorruptionError where it is not as it was written, or larger than any that is."""
     header = decode_header(data)
     rest = data[HEADER_BYTES:]
     if header is None or not is_sound(header, rest):
         raise CorruptionError("a reader sent a block that is damaged", hint="fetch again, from the last point")
+    if measure_body(header, rest, MOST_DECODED) > MOST_DECODED:
+        raise CorruptionError(f"a reader sent a block of more than {MOST_DECODED} bytes once it is decompressed")
     return Stretch(header, rest)
 
 

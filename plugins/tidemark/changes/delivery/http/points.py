@@ -8,7 +8,7 @@ A rewind is that of `./tidemark changes rewind`, with its entry in the audit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +36,7 @@ from tidemark.changes.delivery.members import (
     shard_lease,
 )
 from tidemark.changes.delivery.storage_points import Place, furthest_point, locate, point_fields, settle_point
-from tidemark.changes.delivery.stream import LEASE_SECONDS
+from tidemark.changes.delivery.stream import LEASE_SECONDS, RENEWED
 from tidemark.changes.delivery.tasks import (
     Change,
     apply_change,
@@ -50,7 +50,18 @@ from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Rows
 from tidemark.changes.store.read import Reader
 from tidemark.errors import LeaseHeldError, LeaseLostError, NotFoundError, UsageError
-from tidemark.ledger.delivery import StoragePoint, TaskRow, create_task, move_point, read_points, read_task
+from tidemark.ledger.delivery import (
+    STOPPED,
+    SinkBatch,
+    StoragePoint,
+    TaskRow,
+    create_task,
+    move_point,
+    read_batch,
+    read_points,
+    read_sink_tables,
+    read_task,
+)
 from tidemark.ledger.leases import Lease, LeaseRow, Leases, assert_held
 
 STORE = "the store of this reader"
@@ -68,6 +79,16 @@ class TaskPoints:
             return find_task(self.leases.ledger, name)
         except NotFoundError as unknown:
             raise NotFoundError(f"no task named {name!r} has begun", hint=unknown.hint, subject=name) from unknown
+
+    def read_sinks(self, names: Sequence[str]) -> Iterator[tuple[str, TaskRow, SinkBatch, StoragePoint, int]]:
+        """Of those that are sinks which have begun: the task, the newest batch, the least point, how many tables stopped."""
+        with self.leases.ledger.read() as connection:
+            for name in names:
+                task, batch = read_task(connection, name), read_batch(connection, name)
+                points = read_points(connection, name)
+                if task is not None and batch is not None and points:
+                    stopped = [one for one in read_sink_tables(connection, name).values() if one.state == STOPPED]
+                    yield name, task, batch, min(points.values(), key=lambda one: one.order), len(stopped)
 
     def tell(self, name: str) -> dict[str, Any]:
         """The task, and the point of each shard in the words of the seed."""
@@ -99,7 +120,7 @@ class TaskPoints:
         if not asked.points:
             open_task(ledger, disk, wanted, now)
             return self.tell(wanted.name)
-        version = next(iter(asked.points.values())).version_ts
+        version = max(point.version_ts for point in asked.points.values())
         if found is None or (found.generation, found.version_ts) < (asked.generation, version):
             what = f"task {wanted.name}"
             points = {shard: settle_point(disk, point, what, STORE) for shard, point in asked.points.items()}
@@ -180,7 +201,7 @@ class TaskPoints:
         if asked.leaves and member is not None:
             release.append(member)
         clock = self.leases.clock(connection)
-        is_old = any(row.expires - clock < LEASE_SECONDS * 2 / 3 for row in own)
+        is_old = any(row.expires - clock < LEASE_SECONDS * RENEWED for row in own)
         joins = member is None and asked.only is None and not asked.leaves
         numbers = {row.name for row in rows}
         free_name = next(name for n in range(len(rows) + 1) if (name := member_lease(task.name, n)) not in numbers)

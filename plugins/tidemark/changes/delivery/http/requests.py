@@ -22,6 +22,7 @@ EARLIEST, LATEST, NORMAL = "EARLIEST", "LATEST", "NORMAL"
 PROTOCOL_BUFFER, ARROW = "PROTOCOL_BUFFER", "ARROW"
 MOST_EVENTS, MOST_BYTES, MOST_MILLISECONDS = 100_000, 4 << 20, 60_000
 MOST_TABLES, MOST_TEXT, MOST_NAME = 1000, 1 << 14, 256
+LARGEST_SEQ, MOST_GENERATIONS = (1 << 62) - 1, 1 << 31
 _LARGEST = (1 << 63) - 1
 _MEMBER = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _MISSING = object()
@@ -96,7 +97,7 @@ class CommitPoints:
 @dataclass(frozen=True)
 class Begin:
     """A task that is to be there; where `wanted.start` is "" it is only looked at. `points`: those that another reader of
-    the source has of it, of `generation`."""
+    the source has of it, of `generation`. Where a rewind was of some shards, these alone have its version."""
 
     wanted: Wanted
     generation: int = 1
@@ -135,14 +136,14 @@ class Rewind:
 
 
 def parse_task(body: bytes) -> str:
-    return _Fields(parse_object(body), "").text("taskName")
+    return Fields(parse_object(body), "").text("taskName")
 
 
 def parse_begin(body: bytes) -> Begin:
-    fields = _Fields(parse_object(body), "")
+    fields = Fields(parse_object(body), "")
     columns = None
     if fields.values.get("columns") is not None:
-        columns = _parse_columns(fields.group("columns"))
+        columns = parse_columns(fields.group("columns"))
     wanted = Wanted(
         fields.text("taskName"),
         fields.text("serviceGroupName"),
@@ -150,40 +151,38 @@ def parse_begin(body: bytes) -> Begin:
         fields.text("hash", "") or None,
         fields.text("keyChange", "") or None,
         columns,
-        _texts_of(fields, "tables") if fields.values.get("tables") is not None else None,
+        texts_of(fields, "tables") if fields.values.get("tables") is not None else None,
         "" if fields.flag("look", default=False) else fields.text("start", "earliest"),
     )
     points = _parse_points(fields)
     if points and sorted(points) != list(range(wanted.shards or 0)):
         raise UsageError("points: one of each of `partitionTotal` shards is wanted, or none")
-    if len({point.version_ts for point in points.values()}) > 1:
-        raise UsageError("points: of one versionTs all, as /v1/points gives them")
-    return Begin(wanted, fields.number("generation", 1, least=1, most=1 << 31), points)
+    return Begin(wanted, fields.number("generation", 1, least=1, most=MOST_GENERATIONS), points)
 
 
 def parse_hold(body: bytes) -> Hold:
-    fields = _Fields(parse_object(body), "")
-    only = _shards_of(fields, "only") if fields.values.get("only") is not None else None
+    fields = Fields(parse_object(body), "")
+    only = shards_of(fields, "only") if fields.values.get("only") is not None else None
     return Hold(
         fields.text("taskName"),
         _parse_member(fields),
-        fields.number("generation", 1, least=1, most=1 << 31),
-        _shards_of(fields, "release"),
+        fields.number("generation", 1, least=1, most=MOST_GENERATIONS),
+        shards_of(fields, "release"),
         only,
         fields.flag("leaves", default=False),
     )
 
 
 def parse_locate(body: bytes) -> Locate:
-    fields = _Fields(parse_object(body), "")
+    fields = Fields(parse_object(body), "")
     return Locate(fields.text("taskName"), _parse_points(fields))
 
 
 def parse_commit(body: bytes) -> Commit | CommitPoints:
-    fields = _Fields(parse_object(body), "")
+    fields = Fields(parse_object(body), "")
     if "points" in fields.values:
         points, member = _parse_points(fields), _parse_member(fields) if "member" in fields.values else ""
-        told = [_Fields(one, "points") for one in fields.list("points", ())]
+        told = [Fields(one, "points") for one in fields.list("points", ())]
         fences = {one.values["shard"]: one.number("fence", 0) for one in told if "fence" in one.values}
         return CommitPoints(fields.text("taskName"), points, member, fences)
     point = fields.group("buffaloCheckpoint")
@@ -192,9 +191,9 @@ def parse_commit(body: bytes) -> Commit | CommitPoints:
 
 
 def parse_rewind(body: bytes) -> Rewind:
-    fields = _Fields(parse_object(body), "")
+    fields = Fields(parse_object(body), "")
     apply = fields.flag("apply", default=False)
-    return Rewind(fields.text("taskName"), fields.text("to"), _shards_of(fields, "shards"), apply)
+    return Rewind(fields.text("taskName"), fields.text("to"), shards_of(fields, "shards"), apply)
 
 
 def parse_object(body: bytes) -> Mapping[str, Any]:
@@ -203,15 +202,15 @@ def parse_object(body: bytes) -> Mapping[str, Any]:
         json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError) as wrong:
         raise UsageError("the body is not JSON", hint="send a JSON object in UTF-8") from wrong
-    return _Fields(found, "the body").values
+    return Fields(found, "the body").values
 
 
 def parse_subscription(body: bytes) -> Subscription:
     """ReaderConnectionConfig, with `codec` for a subscription."""
-    fields = _Fields(parse_object(body), "")
+    fields = Fields(parse_object(body), "")
     group, parts = fields.group("serviceGroupInfo"), fields.group("partitionClusterInfo")
     total = parts.number("partitionTotal", 1, most=MOST_SHARDS)
-    columns = _parse_columns(parts.group("columns"))
+    columns = parse_columns(parts.group("columns"))
     sharding = Sharding(total, parts.text("hash", MIXED), parts.text("keyChange", SPLIT), columns)
     shards = parts.list("partitionSet", range(total))
     for shard in shards:
@@ -239,7 +238,7 @@ def parse_subscription(body: bytes) -> Subscription:
 
 
 def parse_fetch(body: bytes) -> Fetch:
-    fields = _Fields(parse_object(body), "")
+    fields = Fields(parse_object(body), "")
     default = Fetch()
     return Fetch(
         max(1, min(MOST_EVENTS, fields.number("batchSize", default.events))),
@@ -248,7 +247,7 @@ def parse_fetch(body: bytes) -> Fetch:
     )
 
 
-def _parse_columns(columns: _Fields) -> dict[str, tuple[str, ...]]:
+def parse_columns(columns: Fields) -> dict[str, tuple[str, ...]]:
     return {
         _check_text(table, "columns", 2 * MOST_NAME): tuple(_check_text(name, "columns", MOST_NAME) for name in names)
         for table, names in columns.values.items()
@@ -256,10 +255,10 @@ def _parse_columns(columns: _Fields) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _parse_points(fields: _Fields) -> dict[int, StoragePoint]:
+def _parse_points(fields: Fields) -> dict[int, StoragePoint]:
     found: dict[int, StoragePoint] = {}
     for one in fields.list("points", ()):
-        shard = _Fields(one, "points").number("shard", -1, most=MOST_SHARDS)
+        shard = Fields(one, "points").number("shard", -1, most=MOST_SHARDS)
         found[shard] = _read_stored(one, "points")
     return found
 
@@ -278,21 +277,21 @@ def describe_points(points: Mapping[int, StoragePoint]) -> list[dict[str, Any]]:
 
 def read_points_of(told: Any) -> dict[int, StoragePoint]:
     """The points of an answer. Raises UsageError where they are none."""
-    return _parse_points(_Fields(told, "the answer"))
+    return _parse_points(Fields(told, "the answer"))
 
 
-def _shards_of(fields: _Fields, name: str) -> tuple[int, ...]:
+def shards_of(fields: Fields, name: str, most: int = MOST_SHARDS) -> tuple[int, ...]:
     shards = fields.list(name, ())
-    if not all(type(shard) is int and 0 <= shard < MOST_SHARDS for shard in shards):
+    if not all(type(shard) is int and 0 <= shard < most for shard in shards):
         raise UsageError(f"{name}: numbers of shards are wanted")
     return tuple(sorted(set(shards)))
 
 
-def _texts_of(fields: _Fields, name: str) -> tuple[str, ...]:
+def texts_of(fields: Fields, name: str) -> tuple[str, ...]:
     return tuple(_check_text(text, name, 2 * MOST_NAME) for text in fields.list(name, ()))
 
 
-def _parse_member(fields: _Fields) -> str:
+def _parse_member(fields: Fields) -> str:
     member = fields.text("member")
     if not _MEMBER.fullmatch(member):
         raise UsageError("member: letters, digits, `_`, `.` and `-` are wanted")
@@ -300,18 +299,18 @@ def _parse_member(fields: _Fields) -> str:
 
 
 def _parse_database(value: Any) -> list[str]:
-    database = _Fields(value, "databaseInfoSet")
+    database = Fields(value, "databaseInfoSet")
     name = _check_text(database.values.get("databaseName"), "databaseName", MOST_NAME)
     tables = database.list("tableNames", ()) or ["*"]
     return [f"{name}.{_check_text(table, 'tableNames', MOST_NAME)}" for table in tables]
 
 
-def _parse_checkpoint(fields: _Fields) -> Checkpoint:
+def _parse_checkpoint(fields: Fields) -> Checkpoint:
     """A point of `/v1/points` is known by its `seq` and `changeId`: its `eventIndex` counts rows, and names none."""
     if "seq" in fields.values:
         if "changeId" in fields.values:
             return Checkpoint(stored=_read_stored(fields.values, "buffaloCheckpoint"))
-        return Checkpoint(seq=fields.number("seq", 0, least=1, most=1 << 62))
+        return Checkpoint(seq=fields.number("seq", 0, least=1, most=LARGEST_SEQ))
     mode = fields.text("checkpointMode", NORMAL if fields.values else EARLIEST)
     if mode not in (EARLIEST, LATEST, NORMAL):
         raise UsageError(f"checkpointMode {mode!r} is not known: {EARLIEST}, {LATEST}, {NORMAL}")
@@ -334,16 +333,16 @@ def _parse_checkpoint(fields: _Fields) -> Checkpoint:
     )
 
 
-class _Fields:
-    """The fields of an object. `where`: its name in what went wrong."""
+class Fields:
+    """The fields of an object, of whoever it is. `where`: its name in what went wrong."""
 
     def __init__(self, value: Any, where: str) -> None:
         if not isinstance(value, dict):
             raise UsageError(f"{where}: an object is wanted")
         self.values: Mapping[str, Any] = value
 
-    def group(self, name: str) -> _Fields:
-        return _Fields(self.values.get(name) or {}, name)
+    def group(self, name: str) -> Fields:
+        return Fields(self.values.get(name) or {}, name)
 
     def text(self, name: str, default: Any = _MISSING) -> str:
         if name not in self.values and default is not _MISSING:
@@ -359,6 +358,13 @@ class _Fields:
         if type(value) is not int or not least <= value <= most:
             raise UsageError(f"{name}: a whole number from {least} to {most} is wanted")
         return value
+
+    def share(self, name: str) -> float:
+        """A number from 0 to 1; 0 where there is none."""
+        value = self.values.get(name, 0)
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            raise UsageError(f"{name}: a number from 0 to 1 is wanted")
+        return float(value)
 
     def flag(self, name: str, *, default: bool) -> bool:
         value = self.values.get(name, default)

@@ -10,12 +10,15 @@ from math import inf
 from tidemark.changes.delivery.blocks import Key
 from tidemark.changes.delivery.http.client.readers import POLL_MILLISECONDS
 from tidemark.changes.delivery.http.client.session import ReaderClient, SessionEndedError
+from tidemark.changes.delivery.http.frames import MOST_DECODED
+from tidemark.changes.store.block import measure_body
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.read import Stretch
 from tidemark.errors import CorruptionError, RetryableError
 
 MOST_AHEAD = 8 << 20
-"""Bytes of blocks that a walk fetches ahead; one reply more where they are fewer."""
+"""Bytes of blocks, decompressed, that a walk has ahead; one block more where they are fewer. Of a reply the rest waits as it
+was sent."""
 IDLE_SECONDS = 60.0
 """A walk that waits so long for its consumer lets its session go."""
 
@@ -34,7 +37,7 @@ class FetchedStretches:
         self._note = note
         self._fail = fail
         self._changed = threading.Condition()
-        self._queue: deque[Stretch] = deque()
+        self._queue: deque[tuple[Stretch, int]] = deque()  # with the size
         self._size = 0
         self._closed = False
         self._seq = seq
@@ -48,8 +51,8 @@ class FetchedStretches:
         with self._changed:
             if not self._queue:
                 return None
-            found = self._queue.popleft()
-            self._size -= len(found.rest)
+            found, size = self._queue.popleft()
+            self._size -= size
             self._changed.notify_all()
             return found
 
@@ -76,10 +79,11 @@ class FetchedStretches:
                 is_new = False
                 for stretch in found:
                     self._add(stretch)
-                if not self._wait_for_room():
-                    client.close()
-                    client = None
-                    self._wait_for_room(inf)
+                    if not self._wait_for_room():
+                        if client is not None:
+                            client.close()
+                            client = None
+                        self._wait_for_room(inf)
         except Exception as wrong:
             if not self._closed:
                 self._fail(self, wrong)
@@ -109,9 +113,10 @@ class FetchedStretches:
     def _add(self, stretch: Stretch) -> None:
         if not self._follows(stretch):
             return
+        size = measure_body(stretch.header, stretch.rest, MOST_DECODED)
         with self._changed:
-            self._queue.append(stretch)
-            self._size += len(stretch.rest)
+            self._queue.append((stretch, size))
+            self._size += size
         self._note(stretch.header.after.seq)
 
     def _follows(self, stretch: Stretch) -> bool:

@@ -20,12 +20,12 @@ from tidemark.changes.delivery.batches import Batch, Cursor
 from tidemark.changes.delivery.blocks import Divided, skip_rows
 from tidemark.changes.delivery.export import choose_tables
 from tidemark.changes.delivery.http.client.fetched import FetchedStretches
-from tidemark.changes.delivery.http.client.readers import Address, Look, Reader, Told, order_readers
+from tidemark.changes.delivery.http.client.readers import NO_FENCE, Address, Look, Reader, Told, order_readers
 from tidemark.changes.delivery.http.client.session import ReaderBehindError
 from tidemark.changes.delivery.members import name_holder, shard_lease
 from tidemark.changes.delivery.shards import ShardPiece
-from tidemark.changes.delivery.storage_points import Place, Start, furthest_point, proves_start
-from tidemark.changes.delivery.stream import LEASE_SECONDS, BatchStream, Held, Options
+from tidemark.changes.delivery.storage_points import Place, Start, furthest_point, has_more, proves_start
+from tidemark.changes.delivery.stream import LEASE_SECONDS, RENEWED, BatchStream, Held, Options
 from tidemark.changes.delivery.tasks import Wanted
 from tidemark.changes.store.model import Mark, Op, Record, Rows
 from tidemark.errors import CorruptionError, PermanentError, RetryableError, TidemarkError, UnreachableError, UsageError
@@ -48,6 +48,7 @@ class _ProvenCursor(Cursor):
     def __init__(self, stream: ReaderStream, shard: int, start: Start, point: StoragePoint, given: Given) -> None:
         super().__init__(stream._blocks, shard, start, controls=stream.options.controls)
         self._unproven: StoragePoint | None = point
+        self._half_of = (point.uuid, max(point.transaction_id, 0))
         self.given = given
         self._reading: set[str] = set()
 
@@ -77,6 +78,9 @@ class _ProvenCursor(Cursor):
 
     def _skip_given(self, piece: ShardPiece) -> ShardPiece:
         info = piece.transaction.info
+        half, index = self._half
+        if index and piece.seq == half and (uuid_text(info.uuid), info.transaction_id) != self._half_of:
+            raise CorruptionError(f"the reader would leave out rows of seq:{half} of shard {self.shard}")
         is_named = self.given and piece.transaction.gtid  # rows that a bootstrap read have the name of who is before them
         rows = self.given.get((uuid_text(info.uuid), info.transaction_id), 0) if is_named else 0
         self._index = max(self._index, rows)
@@ -134,7 +138,7 @@ class ReaderStream(BatchStream):
             known = [one for one in told if one is not None and one.task is not None]
             if known:
                 best = max(known, key=lambda one: _version_of(one.task))
-                same = [one for one in known if _version_of(one.task) == _version_of(best.task)]
+                same = [one for one in known if one.task == best.task]
                 self._adopt(best)
                 for one in same:
                     self._points = {shard: furthest_point(point, one.points[shard]) for shard, point in self._points.items()}
@@ -207,11 +211,12 @@ class ReaderStream(BatchStream):
             release = [shard for shard in self._give if shard not in self._held]
         told = reader.hold(self.task, self.name, release, self._only)
         self._note_hold(told)
-        self._valid_until = max(self._valid_until, began + LEASE_SECONDS)
+        self._valid_until = max(self._valid_until, began + LEASE_SECONDS * RENEWED)  # it renews what has less left
 
     def _note_hold(self, told: Told) -> None:
         assert told.task is not None
         is_former = told.task.generation != self.task.generation
+        self._refuse_older(told)
         with self._state:
             self._taken, self._give = set(told.taken) - set(told.held), told.give
             self._end = max(self._end, told.end)
@@ -250,6 +255,20 @@ class ReaderStream(BatchStream):
         with self._state:
             self._held[shard] = held
 
+    def _refuse_older(self, told: Told) -> None:
+        """Raise CorruptionError where a reader tells of the task as it was, or of another one under its name."""
+        task = told.task
+        assert task is not None
+        is_older = _version_of(task) < _version_of(self.task)
+        if task.generation == self.task.generation:
+            is_older |= replace(task, version_ts=self.task.version_ts) != self.task
+            is_older |= any(told.points[shard].version_ts < known.version_ts for shard, known in self._points.items())
+        if is_older:
+            raise self._lie(f"tells of another task {task.name}, or of an older version of it")
+
+    def _lie(self, what: str) -> CorruptionError:
+        return CorruptionError(f"the reader {self.reader} {what}", subject=self.reader)
+
     def _adopt(self, told: Told) -> None:
         """Read the task as it is told, from its points on."""
         assert told.task is not None
@@ -266,7 +285,11 @@ class ReaderStream(BatchStream):
     # points
 
     def _commit(self) -> None:
-        """Commit what is done at the reader, and then at the others, so that each of them may be the next."""
+        """Commit what is done at the reader, and then at the others, so that each of them may be the next.
+
+        A shard that the reader refuses was another's meanwhile, or was rewound. It goes at once: what is given out of it
+        moves no point any more, and where it is ours again it begins at the point that it has then.
+        """
         with self._state:
             places = [(held, held.find_place()) for held in self._held.values()]
         moves = [
@@ -281,9 +304,13 @@ class ReaderStream(BatchStream):
         told = self._readers[self._number].commit(self.task, points, self.name, leases)
         # CRASH WINDOW: points are written at one reader. Who begins looks at all, and takes the furthest of each shard.
         self._told = {**self._told, **{shard: told.points[shard] for shard in points if shard in told.points}}
-        for held, point in moves:
-            held.saved = point
-            self._points[held.shard] = point
+        with self._state:
+            for held, point in moves:
+                if held.shard in told.refused:
+                    self._held.pop(held.shard, None)
+                else:
+                    held.saved = self._points[held.shard] = point
+        points = {shard: point for shard, point in points.items() if shard not in told.refused}
         self._spread(points, [reader for number, reader in enumerate(self._readers) if number != self._number])
 
     def _spread(self, points: Mapping[int, StoragePoint], readers: Sequence[Reader]) -> None:
@@ -360,6 +387,8 @@ class ReaderStream(BatchStream):
         told = reader.begin(self._wanted, task, self._points)
         if told.task is None:
             raise CorruptionError(f"the reader {reader.url} did not begin task {self._wanted.name}", subject=reader.url)
+        if task is not None:
+            self._refuse_older(told)
         if not self.options.follow and told.newest < self._until_newest:
             raise ReaderBehindError(f"the reader {reader.url} has less than was there at the beginning", subject=reader.url)
         with self._state:
@@ -370,6 +399,9 @@ class ReaderStream(BatchStream):
                     self._held = {}
                     self._adopt(told)
             found = {shard: self._find_next(held) for shard, held in self._held.items()}
+            for shard in [shard for shard, (point, _) in found.items() if has_more(told.points[shard], point)]:
+                with self._state:
+                    del self._held[shard], found[shard]  # another had it: it begins anew where it is ours
             places = {shard: point for shard, (point, _) in found.items()}
             if self._number not in (-1, number):
                 self._refuse_other_store(told, places)
@@ -382,7 +414,9 @@ class ReaderStream(BatchStream):
                 self._blocks = self._make_blocks()
                 for shard, start in starts.items():
                     self._begun[shard] = places[shard]
-                    self._held[shard].cursor = _ProvenCursor(self, shard, start, *found[shard])
+                    held = self._held[shard]
+                    held.cursor = _ProvenCursor(self, shard, start, *found[shard])
+                    held.lease = replace(held.lease, fence=NO_FENCE)
         finally:
             with self._state:
                 self._is_moving = False
@@ -450,7 +484,9 @@ class ReaderStream(BatchStream):
             return super()._find_batch(one_a_shard, rows)
         except CorruptionError as lie:
             self._failed = lie
-            return None
+        except (ArithmeticError, ValueError, TypeError, LookupError, UsageError) as wrong:
+            self._failed = self._lie(f"sent blocks that cannot be read: {wrong}")
+        return None
 
     def _look_for_more(self) -> bool:
         return False  # who fetches tells

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from tidemark.changes.delivery.http.client.session import ReaderClient, ReaderConnection
-from tidemark.changes.delivery.http.requests import ARROW, Checkpoint, Subscription, describe_points, read_points_of
-from tidemark.changes.delivery.shards import Sharding
+from tidemark.changes.delivery.http.requests import (
+    ARROW,
+    LARGEST_SEQ,
+    MOST_GENERATIONS,
+    Checkpoint,
+    Fields,
+    Subscription,
+    describe_points,
+    parse_columns,
+    read_points_of,
+    shards_of,
+    texts_of,
+)
+from tidemark.changes.delivery.shards import MOST_SHARDS, Sharding
 from tidemark.changes.delivery.storage_points import Start
 from tidemark.changes.delivery.tasks import Wanted
 from tidemark.errors import CorruptionError, UsageError
@@ -16,6 +29,10 @@ from tidemark.ledger.delivery import StoragePoint, TaskRow
 from tidemark.ledger.leases import Lease
 
 POLL_MILLISECONDS = 1000
+POINTS_OF_A_CALL = 100
+"""A reader looks each of them up in its store, and has to answer in time."""
+NO_FENCE = 0
+"""Of a lease that the reader which is read at now has not told of yet: it is ours there unless another has it."""
 WHOLE_SECONDS = 60.0
 """A fetch takes so long at most."""
 
@@ -39,7 +56,7 @@ class Address:
 @dataclass(frozen=True)
 class Told:
     """What a reader says of a task and its store. `task` is None where it has not begun there. `held`: shard → fence, of
-    the asker. `server`: whose logs the store is from."""
+    the asker. `server`: whose logs the store is from. `refused`: shards of which a commit moved no point."""
 
     task: TaskRow | None
     points: Mapping[int, StoragePoint]
@@ -50,6 +67,7 @@ class Told:
     held: Mapping[int, int]
     give: Collection[int]
     taken: Collection[int]
+    refused: Collection[int]
 
 
 @dataclass(frozen=True)
@@ -103,22 +121,28 @@ class Reader:
         return self._ask("/v1/hold", {**body, "release": list(release), "only": only, "leaves": leaves})
 
     def locate(self, task: TaskRow, points: Mapping[int, StoragePoint]) -> dict[int, Start]:
-        told = self._connection.ask("/v1/locate", {"taskName": task.name, "points": describe_points(points)})
-        with self._checked("/v1/locate"):
-            starts = {
-                int(one["shard"]): Start(int(one["seq"]), int(one["index"]), int(one["half"]), str(one["known"]))
-                for one in told["starts"]
-            }
-            return {shard: starts[shard] for shard in points}
+        """Where shards go on at this reader. What is done is what their points say, whatever the reader says of that."""
+        starts: dict[int, Start] = {}
+        for some in _split(points):
+            found = self._connection.ask("/v1/locate", {"taskName": task.name, "points": describe_points(some)})
+            with self._checked("/v1/locate"):
+                told = {one.number("shard", -1): one for one in map(_fields_of, Fields(found, "").list("starts", ()))}
+                starts |= {shard: _read_start(told[shard], point) for shard, point in some.items()}
+        return starts
 
     def commit(
         self, task: TaskRow, points: Mapping[int, StoragePoint], member: str, held: Mapping[int, Lease] | None = None
     ) -> Told:
         """Commit points; of shards that are `held`, under the fences of their leases."""
-        told = describe_points(points)
-        if held is not None:
-            told = [{**one, "fence": held[one["shard"]].fence} for one in told]
-        return self._ask("/v1/commit", {"taskName": task.name, "points": told, "member": member})
+        fences = {shard: lease.fence for shard, lease in (held or {}).items() if lease.fence != NO_FENCE}
+        refused: list[int] = []
+        for some in _split(points):
+            body = [
+                {**one, "fence": fences[one["shard"]]} if one["shard"] in fences else one for one in describe_points(some)
+            ]
+            told = self._ask("/v1/commit", {"taskName": task.name, "points": body, "member": member})
+            refused += told.refused
+        return replace(told, refused=refused)
 
     def connect(self, task: TaskRow, seq: int) -> ReaderClient:
         """A session that gives blocks as stored, from transaction `seq` on."""
@@ -134,7 +158,7 @@ class Reader:
     def _ask(self, path: str, body: Mapping[str, Any]) -> Told:
         told = self._connection.ask(path, body)
         with self._checked(path):
-            return _read_told(told)
+            return _read_told(told, body)
 
     def _checked(self, path: str) -> _Checked:
         return _Checked(f"the reader {self.url} answers {path} with something else than it should", self.url)
@@ -151,33 +175,70 @@ class _Checked:
         pass
 
     def __exit__(self, kind: object, wrong: BaseException | None, trace: object) -> None:
-        if isinstance(wrong, ValueError | TypeError | LookupError | AttributeError | UsageError):
+        if isinstance(wrong, ArithmeticError | ValueError | TypeError | LookupError | AttributeError | UsageError):
             raise CorruptionError(f"{self._message}: {wrong}", subject=self._subject) from wrong
 
 
-def _read_told(told: Mapping[str, Any]) -> Told:
-    task = None
+def _split(points: Mapping[int, StoragePoint]) -> Iterator[Mapping[int, StoragePoint]]:
+    left = iter(sorted(points.items()))
+    while some := dict(islice(left, POINTS_OF_A_CALL)):
+        yield some
+
+
+def _fields_of(value: Any) -> Fields:
+    return Fields(value, "the answer")
+
+
+def _read_start(told: Fields, point: StoragePoint) -> Start:
+    seq, index, half = (told.number(name, -1, most=LARGEST_SEQ) for name in ("seq", "index", "half"))
+    if not seq or index not in (0, point.event_index) or (index and half < seq):
+        raise ValueError("a start that is none of its point")
+    if told.values.get("known", "") not in ("", point.gtids):
+        raise ValueError("other transactions are done than its point says")
+    return Start(seq, index, half, point.gtids)
+
+
+def _read_told(found: Mapping[str, Any], asked: Mapping[str, Any]) -> Told:
+    """What was answered to a call. Each number is in its range, and the task is the one that was asked for."""
+    told, task = Fields(found, "the answer"), None
     points: dict[int, StoragePoint] = {}
-    if "partitionTotal" in told:
-        columns = {str(table): tuple(map(str, names)) for table, names in told["columns"].items()}
-        names = [str(told[name]) for name in ("taskName", "serviceGroupName")]
-        words = [str(told[name]) for name in ("hash", "keyChange")]
-        numbers = [int(told[name]) for name in ("generation", "versionTs")]
-        shards = int(told["partitionTotal"])
-        task = TaskRow(names[0], names[1], shards, words[0], words[1], columns, tuple(map(str, told["tables"])), *numbers)
-        Sharding(task.shards, task.hash, task.key_change, task.columns)
-        points = read_points_of(told)
-        if set(points) != set(range(shards)):
-            raise ValueError("points of other shards")
-    end, server = told.get("end") or {}, told.get("server")
+    if "partitionTotal" in found:
+        task, points = _read_task(told), read_points_of(found)
+        for name in ("taskName", "serviceGroupName", "hash", "keyChange", "columns", "tables"):
+            if name in asked and found[name] != asked[name]:
+                raise ValueError(f"a task of another {name}")
+        if set(points) != set(range(task.shards)) or any(one.version_ts > task.version_ts for one in points.values()):
+            raise ValueError("points of other shards, or of a later version than the task's")
+    most = task.shards if task is not None else 0
+    held, end = told.group("held"), told.group("end")
+    holds = {shard: held.number(str(shard), 0, least=1) for shard in range(most) if str(shard) in held.values}
+    if len(holds) < len(held.values):
+        raise ValueError("shards that the task has not")
     return Told(
         task,
         points,
-        int(end.get("seq", 0)),
-        int(end.get("newest", 0)),
-        None if server is None else int(server),
-        float(told.get("loadFactor", 0.0)),
-        {int(shard): int(fence) for shard, fence in (told.get("held") or {}).items()},
-        [int(shard) for shard in told.get("give") or ()],
-        [int(shard) for shard in told.get("taken") or ()],
+        end.number("seq", 0, most=LARGEST_SEQ),
+        end.number("newest", 0, most=LARGEST_SEQ),
+        None if found.get("server") is None else told.number("server", 0),
+        told.share("loadFactor"),
+        holds,
+        shards_of(told, "give", most),
+        shards_of(told, "taken", most),
+        [shard for shard in range(most) if str(shard) in told.group("refused").values],
     )
+
+
+def _read_task(told: Fields) -> TaskRow:
+    task = TaskRow(
+        told.text("taskName"),
+        told.text("serviceGroupName"),
+        told.number("partitionTotal", 0, least=1, most=MOST_SHARDS),
+        told.text("hash"),
+        told.text("keyChange"),
+        parse_columns(told.group("columns")),
+        texts_of(told, "tables"),
+        told.number("generation", 0, least=1, most=MOST_GENERATIONS),
+        told.number("versionTs", -1),
+    )
+    Sharding(task.shards, task.hash, task.key_change, task.columns)  # or it raises
+    return task

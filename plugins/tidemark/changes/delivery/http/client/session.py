@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import ssl
 import threading
@@ -170,8 +171,10 @@ class ReaderClient:
     def ask_server(self) -> Mapping[str, Any]:
         """What the reader says of itself. Where it is AVAILABLE, a session has begun."""
         told: Mapping[str, Any] = self._connection.ask("/v1/getServerInfo", self._describe())
-        if told.get("session"):
-            self._connection.headers[SESSION] = str(told["session"])
+        if session := told.get("session"):
+            if not isinstance(session, str) or not re.fullmatch(r"[!-~]{1,200}", session):
+                raise CorruptionError(f"the reader {self._url} gives a session that is no word", subject=self._url)
+            self._connection.headers[SESSION] = session
         return told
 
     def subscribe(self) -> None:
@@ -188,19 +191,21 @@ class ReaderClient:
         frames = [frame for shard in sorted(parts) for frame in self._read_blocks(shard, parts[shard].messages)]
         return Received(frames, count=envelope.totalEventCount)
 
-    def fetch_stretches(self, milliseconds: int = 1000, size: int = MOST_BYTES) -> list[Stretch]:
-        """The blocks that come next, as stored: of a session that began with a `seq`, undivided. CorruptionError: they are
-        no blocks."""
+    def fetch_stretches(self, milliseconds: int = 1000, size: int = MOST_BYTES) -> Iterator[Stretch]:
+        """The blocks that come next, as stored: of a session that began with a `seq`, undivided. Each is decompressed when
+        it is asked for. CorruptionError: they are no blocks."""
         _, parts = self._fetch(milliseconds, size, 1)
         if any(shard != UNDIVIDED for shard in parts):
             raise CorruptionError(f"the reader {self._url} divided its blocks", subject=self._url)
-        found = [decode_stretch(block) for shard in parts for block in parts[shard].messages]
+        return (self._decode(block) for shard in parts for block in parts[shard].messages)
+
+    def _decode(self, block: bytes) -> Stretch:
+        stretch = decode_stretch(block)
         try:
-            for stretch in found:
-                stretch.pieces, stretch.gtids  # noqa: B018 (decoded here, and not where it is first used)
+            stretch.pieces, stretch.gtids  # noqa: B018 (decoded here, and not where it is first used)
         except Exception as wrong:  # whatever decoding raises: the bytes are a reader's
             raise CorruptionError(f"the reader {self._url} sent no block of changes", subject=self._url) from wrong
-        return found
+        return stretch
 
     def _fetch(self, milliseconds: int, size: int, events: int) -> tuple[Any, Any]:
         from google.protobuf.message import DecodeError
