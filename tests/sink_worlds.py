@@ -99,6 +99,9 @@ class SinkWorld:
     def run(self, *words: str) -> Said:
         return run_here(self.config, "changes", *words)
 
+    def run_status(self) -> Said:
+        return run_here(self.config, "status")
+
     def files(self) -> dict[str, bytes]:
         """The Parquet files of the target, by their path below it."""
         return {str(path.relative_to(self.target)): path.read_bytes() for path in sorted(self.target.rglob("*.parquet"))}

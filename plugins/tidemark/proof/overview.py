@@ -36,12 +36,18 @@ LEFT_OUT = "excluded by"
 
 def status(app: App) -> StatusReport:
     """Return one line per link, from the ledger alone. Links of the settings that never ran are `new`. And one per source of
-    changes, from its store alone."""
+    changes, and one per sink, from the store and the ledger alone."""
     sources = _read_sources(app) if app.settings.sources else ()
+    sinks = _read_sinks(app) if app.settings.sinks else ()
     with app.ledger.read() as connection:
         targets = tuple(read_target_status(connection, r) for r in app.settings.receivers.values() if r.iotdb)
         return StatusReport(
-            read_links(app, connection), targets, _read_cluster(app, connection), _read_lines(app, connection), sources
+            read_links(app, connection),
+            targets,
+            _read_cluster(app, connection),
+            _read_lines(app, connection),
+            sources,
+            sinks,
         )
 
 
@@ -50,6 +56,12 @@ def _read_sources(app: App) -> tuple[Mapping[str, Any], ...]:
     from tidemark.changes.sources.source import find_source
 
     return tuple(note_source(find_source(app, name)) for name in sorted(app.settings.sources))
+
+
+def _read_sinks(app: App) -> tuple[Mapping[str, Any], ...]:
+    from tidemark.changes.sinks.show import note_sink
+
+    return tuple(note_sink(app, name) for name in sorted(app.settings.sinks))
 
 
 def runs(app: App, link: str, most: int) -> list[Run]:

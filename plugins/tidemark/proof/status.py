@@ -227,15 +227,20 @@ class StatusReport:
     cluster: ClusterStatus | None = None
     lines: tuple[LineStatus, ...] = ()
     sources: tuple[Mapping[str, Any], ...] = ()  # of changes, as `changes.sources.show.note_source` tells them
+    sinks: tuple[Mapping[str, Any], ...] = ()  # as `changes.sinks.show.note_sink` tells them
 
     @property
     def exit_code(self) -> int:
-        """0, or that of PartialError while a link or a source needs attention."""
-        return PartialError.kind if self._red_links or self._sources_with_gaps else 0
+        """0, or that of PartialError while a link, a source or a sink needs attention."""
+        return PartialError.kind if self._red_links or self._sources_with_gaps or self._failed_sinks else 0
 
     @property
     def _sources_with_gaps(self) -> list[Mapping[str, Any]]:
         return [source for source in self.sources if source["gaps"]]
+
+    @property
+    def _failed_sinks(self) -> list[Mapping[str, Any]]:
+        return [sink for sink in self.sinks if sink["failed"]]
 
     @property
     def _red_links(self) -> list[LinkStatus]:
@@ -254,8 +259,13 @@ class StatusReport:
         elif gaps := self._sources_with_gaps:
             found["error"] = f"source {gaps[0]['name']} has a gap: its server purged what was not captured"
             found["hint"] = gaps[0]["next"]
+        elif failed := self._failed_sinks:
+            found["error"] = f"sink {failed[0]['name']} ({failed[0]['state']}): {failed[0]['why']}"
+            found["hint"] = failed[0]["next"]
         if self.sources:
             found["sources"] = [dict(source) for source in self.sources]
+        if self.sinks:
+            found["sinks"] = [dict(sink) for sink in self.sinks]
         if self.iotdb:
             found["iotdb"] = [{"state": one.state, **vars(one), "differs": list(one.differs)} for one in self.iotdb]
         if self.cluster is not None:

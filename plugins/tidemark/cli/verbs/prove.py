@@ -59,6 +59,10 @@ def _show_status(screen: Screen, found: dict[str, Any]) -> None:
         screen.print_table(
             ("source", "state", "position", "newest", "next"), [[one[key] for key in keys] for one in sources]
         )
+    if sinks := found.get("sinks"):
+        shown = ("name", "state", "point", "behind_transactions", "behind_seconds", "why", "next")
+        names = ("sink", "state", "point", "behind>", "seconds>", "why", "next")
+        screen.print_table(names, [[one[key] for key in shown] for one in sinks])
     for link in links:
         if link.get("next"):
             screen.print_line(f"  {link['name']}: {link['next']}")
