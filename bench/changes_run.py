@@ -12,10 +12,10 @@ from tidemark.native import collect_seldom
 
 def decode(log: str, rows: int) -> None:
     """Every value of a log as Arrow, in the form in which it is stored, and away with it."""
-    from tidemark.changes.binlog.batches import decode_batches
+    from tidemark.changes.binlog.batches import decode_batches, decode_stretches
     from tidemark.changes.binlog.rows import Rows
     from tidemark.changes.capture.rows import MOST_BYTES
-    from tidemark.changes.capture.transactions import Rules, Transactions
+    from tidemark.changes.capture.transactions import Group, Rules, Transactions
     from tidemark.changes.connection.files import open_files
 
     collect_seldom()
@@ -25,8 +25,18 @@ def decode(log: str, rows: int) -> None:
     def convert() -> int:
         return sum(len(batch.events) for events in waiting.values() for batch in decode_batches(events))
 
-    for group in Transactions(open_files([Path(log)]).events(), Rules(lambda *_: True), ahead=True):
-        for item in group.items:
+    transactions = Transactions(open_files([Path(log)]).blocks(), Rules(lambda *_: True), ahead=True)
+    transactions.gives_runs = True
+    for found in transactions.read():
+        if not isinstance(found, Group):
+            plain, own = found.stretch.plain, found.stretch.rows
+            for number, key in enumerate(plain.keys):
+                events = own[own[:, 0] == number]
+                if len(events):
+                    batches = decode_stretches(key, plain.data, events[:, 1], events[:, 2])
+                    count += sum(len(batch.events) for batch in batches)
+            continue
+        for item in found.items:
             if isinstance(item, Rows):
                 waiting.setdefault((item.table, item.operation, item.before, item.after), []).append(item)
                 size += len(item.data)

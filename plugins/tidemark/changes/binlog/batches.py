@@ -20,7 +20,7 @@ compiled functions stands beside the one in numpy that says the same.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -31,15 +31,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.changes.binlog.charsets import find_codec
-from tidemark.changes.binlog.rows import Change, Rows, check_described
+from tidemark.changes.binlog.layout import HEADER_BYTES
+from tidemark.changes.binlog.rows import Change, RowKey, Rows, check_described
 from tidemark.changes.binlog.scalars import decimal_groups, decimal_size, fraction_size, read_decimal
 from tidemark.changes.binlog.tables import INTEGERS, Column, T, Table
 from tidemark.changes.binlog.values import ABSENT, Value, length_size, table_readers, value_reader
 from tidemark.errors import CorruptionError, UnsupportedError
 from tidemark.native import load_library
 
-_MOST = 1 << 15
+_MOST = 1 << 13
 """Rows of a batch."""
+PACKET_BYTES = 5
+"""Before an event that a server sends: the head of its packet, and that it is an event."""
 
 
 class Layout(NamedTuple):
@@ -138,13 +141,23 @@ def decode_batches(events: Sequence[Rows], *, raw: bool = False) -> Iterator[Bat
 
     Errors as `rows.decode_rows`.
     """
-    first = events[0]
-    for walked in walk_events(events, raw=raw):
+    yield from _load_batches(events[0], walk_events(events, raw=raw))
+
+
+def decode_stretches(
+    key: RowKey, data: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64], *, raw: bool = False
+) -> Iterator[Batch]:
+    """The same of events whose rows are data[begins[e]:ends[e]]."""
+    yield from _load_batches(key, walk_stretches(key, data, begins, ends, raw=raw))
+
+
+def _load_batches(one: Rows | RowKey, walks: Iterable[Walked]) -> Iterator[Batch]:
+    for walked in walks:
         arrays = iter([walked.load_column(number) for number in range(len(walked.columns))])
         before, after = [
-            None if image is None else {index: next(arrays) for index in image} for image in (first.before, first.after)
+            None if image is None else {index: next(arrays) for index in image} for image in (one.before, one.after)
         ]
-        yield Batch(first.table, walked.events, before, after)
+        yield Batch(one.table, walked.events, before, after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,48 +195,80 @@ class Walked:
         return [None if length < 0 else read(self.data, start - prefix)[0] for start, length in places]
 
 
-def scan_events(data: bytes, sizes: Sequence[int], checksum: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Plain transactions at the beginning of events that stand one behind the other, and their row events, as `tm_scan` has
-    them. None without a C compiler: whoever asks decodes event by event then."""
+class Scanned(NamedTuple):
+    """Plain transactions at the beginning of events, as `tm_scan` has them: arrays of numbers, a line each."""
+
+    transactions: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    tables: NDArray[np.int64]
+    keys: NDArray[np.int64]
+
+
+_MOST_TABLES, _MOST_KEYS = 64, 128
+
+
+def split_block(data: bytes, *, packets_from: int | None = None, at: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the events at the beginning of `data` begin and end, as `tm_split` finds them; `packets_from`: the number of the
+    first packet, if they are in packets. None without a C compiler: whoever asks reads event by event then."""
+    library = kernels()
+    frame = 0 if packets_from is None else PACKET_BYTES
+    most = len(data) // (HEADER_BYTES + frame) if library else 0
+    begins, ends = np.empty(most, np.int64), np.empty(most, np.int64)
+    if library is None:
+        return begins, ends
+    count = library.tm_split(data, len(data), frame, packets_from or 0, at, most, begins.ctypes.data, ends.ctypes.data)
+    return begins[:count].copy(), ends[:count].copy()
+
+
+def scan_events(data: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64], checksum: int, most: int) -> Scanned | None:
+    """The plain transactions of less than `most` bytes at the beginning of events that stand in `data`. None without a C
+    compiler: whoever asks decodes event by event then."""
     library = kernels()
     if library is None:
-        return [], []
-    begins = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=begins[1:])
-    transactions, rows = np.empty((len(sizes), 3), np.int64), np.empty((len(sizes), 7), np.int64)
-    places = (transactions.ctypes.data, rows.ctypes.data)
-    count = library.tm_scan(data, begins.ctypes.data, len(sizes), checksum, *places)
-    return transactions[:count].tolist(), rows[: transactions[count - 1, 2] if count else 0].tolist()
+        return None
+    begins, ends = (np.ascontiguousarray(each, np.int64) for each in (begins, ends))  # as C reads them
+    count = len(begins)
+    shapes = ((count, 9), (count, 4), (_MOST_TABLES, 2), (_MOST_KEYS, 5), (2,))
+    out = [np.empty(shape, np.int64) for shape in shapes]
+    found = library.tm_scan(
+        *(data, begins.ctypes.data, ends.ctypes.data, count, checksum, most), *(array.ctypes.data for array in out)
+    )
+    transactions, rows, tables, keys, counts = out
+    events = int(transactions[found - 1, 2]) if found else 0
+    return Scanned(transactions[:found], rows[:events], tables[: counts[0]], keys[: counts[1]])
 
 
 def walk_events(events: Sequence[Rows], *, raw: bool = False) -> Iterator[Walked]:
     """Where the values in events with one table, operation and set of columns are. Errors as `rows.decode_rows`."""
     first = events[0]
-    check_described(first, raw=raw)
     if first.is_partial:
         raise UnsupportedError("a partial update is not decoded by column")
     shapes = {(rows.table, rows.operation, rows.before, rows.after) for rows in events}
     if len(shapes) > 1:
         raise ValueError("events of several tables or operations in one batch")
-    plan = _plan_columns(first.table, first.before, first.after)
-    data = first.data if len(events) == 1 else b"".join(rows.data for rows in events)
-    borders = np.cumsum([len(rows.data) for rows in events])
-    at = 0
-    while at < len(data):
-        found = _walk(data, at, plan)
-        _check_borders(borders, found.ends, at)
-        at = int(found.ends[-1])
-        owners = np.searchsorted(borders, found.ends)
-        yield Walked(
-            data, plan.columns, plan.layouts, found.starts[:, : len(owners)], found.lengths[:, : len(owners)], owners
-        )
+    data = first.data if len(events) == 1 else b"".join([rows.data for rows in events])
+    ends = np.cumsum([len(rows.data) for rows in events])
+    begins = np.zeros(len(events), np.int64)
+    begins[1:] = ends[:-1]
+    return walk_stretches(first, data, begins, ends, raw=raw)
 
 
-def _check_borders(borders: NDArray[np.int64], ends: NDArray[np.int64], at: int) -> None:
-    """A row must end where its event ends. The rows from byte `at` on end at `ends`."""
-    passed = borders[(borders > at) & (borders <= ends[-1])]
-    if not np.array_equal(ends[np.searchsorted(ends, passed)], passed):
-        raise CorruptionError("a row event ends inside a row")
+def walk_stretches(
+    one: Rows | RowKey, data: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64], *, raw: bool = False
+) -> Iterator[Walked]:
+    """Where the values are in events whose rows are data[begins[e]:ends[e]]. All are on the table and columns of `one`."""
+    check_described(one, raw=raw)
+    plan = _plan_columns(one.table, one.before, one.after)
+    begins, ends = (np.ascontiguousarray(each, np.int64) for each in (begins, ends))  # as C reads them
+    place = np.array([0, begins[0]], np.uint64)
+    left = int((ends - begins).sum())
+    while place[0] < len(begins):
+        found = _walk(data, begins, ends, place, plan, left)
+        if len(found.owners):
+            yield Walked(
+                *(data, plan.columns, plan.layouts),
+                *(found.starts[:, : len(found.owners)], found.lengths[:, : len(found.owners)], found.owners),
+            )
 
 
 class _Plan(NamedTuple):
@@ -252,54 +297,67 @@ def _plan_columns(table: Table, before: tuple[int, ...] | None, after: tuple[int
 
 
 class _Found(NamedTuple):
-    """Where the values of rows are: arrays of (column, row), a length of -1 is NULL. And where each row ends."""
+    """Where the values of rows are: arrays of (column, row), a length of -1 is NULL. And which event has each row."""
 
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    owners: NDArray[np.int64]
 
 
-def _walk(data: bytes, at: int, plan: _Plan) -> _Found:
+def _walk(
+    data: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64], place: NDArray[np.uint64], plan: _Plan, left: int
+) -> _Found:
+    """The rows from `place` on, event and byte, which goes on. `left`: no more bytes than these are there."""
     smallest = int(((plan.widths + 7) // 8).sum())
-    most = min(_MOST, (len(data) - at) // smallest + 1, max(1, (1 << 20) // len(plan.layouts)))
+    most = min(_MOST, left // smallest + 1, max(1, (1 << 20) // len(plan.layouts)))
     starts = np.empty((len(plan.layouts), most), np.int64)
     lengths = np.empty((len(plan.layouts), most), np.int64)
-    ends = np.empty(most, np.int64)
+    owners = np.empty(most, np.int64)
     if (library := kernels()) is None:
-        count = _walk_in_python(data, at, plan, _Found(starts, lengths, ends))
+        count = _walk_in_python(data, begins, ends, place, plan, _Found(starts, lengths, owners))
     else:
         count = library.tm_walk(
-            *(data, len(data), at, plan.widths.ctypes.data, len(plan.widths), plan.prefixes.ctypes.data),
-            *(plan.sizes.ctypes.data, most, starts.ctypes.data, lengths.ctypes.data, ends.ctypes.data),
+            *(data, begins.ctypes.data, ends.ctypes.data, len(begins), place.ctypes.data),
+            *(plan.widths.ctypes.data, len(plan.widths), plan.prefixes.ctypes.data, plan.sizes.ctypes.data),
+            *(most, starts.ctypes.data, lengths.ctypes.data, owners.ctypes.data),
         )
     if count < 0:
         raise CorruptionError("a row event ends inside a row")
-    return _Found(starts, lengths, ends[:count])
+    return _Found(starts, lengths, owners[:count])
 
 
-def _walk_in_python(data: bytes, at: int, plan: _Plan, out: _Found) -> int:
+def _walk_in_python(
+    data: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64], place: NDArray[np.uint64], plan: _Plan, out: _Found
+) -> int:
     """The number of rows, -1 if one is cut short."""
-    size, row, (width, most) = len(data), 0, out.starts.shape
-    begins, sizes = np.zeros((most, width), np.int64), np.full((most, width), -1, np.int64)
+    row, (width, most) = 0, out.starts.shape
+    found, sizes = np.zeros((most, width), np.int64), np.full((most, width), -1, np.int64)
     columns = iter(enumerate(plan.layouts))
     images = [((count + 7) // 8, list(islice(columns, count))) for count in plan.widths.tolist()]
-    while row < most and at < size:
-        begin, length = [0] * width, [-1] * width
-        for bytes_of_nulls, stored in images:
-            nulls = int.from_bytes(data[at : at + bytes_of_nulls], "little")
-            at += bytes_of_nulls
-            for column, (prefix, fixed, _) in stored:
-                if not nulls & 1:
-                    found = int.from_bytes(data[at : at + prefix], "little") if prefix else fixed
-                    at += prefix
-                    begin[column], length[column] = at, found
-                    at += found
-                nulls >>= 1
-        if at > size:
-            return -1
-        begins[row], sizes[row], out.ends[row] = begin, length, at
-        row += 1
-    out.starts[:], out.lengths[:] = begins.T, sizes.T
+    event, at = map(int, place)
+    while event < len(begins) and row < most:
+        size = int(ends[event])
+        while row < most and at < size:
+            begin, length = [0] * width, [-1] * width
+            for bytes_of_nulls, stored in images:
+                nulls = int.from_bytes(data[at : at + bytes_of_nulls], "little")
+                at += bytes_of_nulls
+                for column, (prefix, fixed, _) in stored:
+                    if not nulls & 1:
+                        bytes_of_value = int.from_bytes(data[at : at + prefix], "little") if prefix else fixed
+                        at += prefix
+                        begin[column], length[column] = at, bytes_of_value
+                        at += bytes_of_value
+                    nulls >>= 1
+            if at > size:
+                return -1
+            found[row], sizes[row], out.owners[row] = begin, length, event
+            row += 1
+        if at == size:
+            event += 1
+            at = int(begins[event]) if event < len(begins) else 0
+    place[:] = event, at
+    out.starts[:], out.lengths[:] = found.T, sizes.T
     return row
 
 
@@ -308,7 +366,8 @@ def _load(data: bytes, column: Column, layout: Layout, starts: NDArray[np.int64]
         return _load_sized(data, column, starts, lengths)
     if column.type == T.NEWDECIMAL:
         return _load_decimals(data, column, starts, lengths)
-    return pa.array(_load_typed(data, column, layout, starts, lengths), mask=lengths < 0)
+    values = _load_typed(data, column, layout, starts, lengths)
+    return make_array(pa.from_numpy_dtype(values.dtype), lengths, values)
 
 
 def _load_typed(
@@ -457,7 +516,7 @@ def kernels() -> ctypes.CDLL | None:
         return None
     pointer, u64, u32 = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32
     places = (ctypes.c_char_p, pointer, pointer, u64)
-    walk = (ctypes.c_char_p, u64, u64, pointer, u32, pointer, pointer, u64, pointer, pointer, pointer)
+    walk = (ctypes.c_char_p, pointer, pointer, u64, pointer, pointer, u32, pointer, pointer, u64, pointer, pointer, pointer)
     library.tm_walk.argtypes, library.tm_walk.restype = walk, ctypes.c_int64
     answer = (ctypes.c_char_p, u64, u32, u64, pointer, pointer, pointer)
     library.tm_walk_answer.argtypes, library.tm_walk_answer.restype = answer, ctypes.c_int64
@@ -465,10 +524,11 @@ def kernels() -> ctypes.CDLL | None:
     library.tm_gather.argtypes, library.tm_gather.restype = (*places, pointer), None
     library.tm_decimals.argtypes = (*places, pointer, u32, u32, pointer)
     library.tm_decimals.restype = ctypes.c_int64
-    library.tm_scan.argtypes, library.tm_scan.restype = (
-        (ctypes.c_char_p, pointer, u64, u32, pointer, pointer),
-        ctypes.c_int64,
-    )
+    library.tm_split.argtypes = (ctypes.c_char_p, u64, u32, u32, u64, u64, pointer, pointer)
+    library.tm_split.restype = ctypes.c_int64
+    found = (pointer, pointer, pointer, pointer, pointer)
+    library.tm_scan.argtypes = (ctypes.c_char_p, pointer, pointer, u64, u32, ctypes.c_int64, *found)
+    library.tm_scan.restype = ctypes.c_int64
     library.tm_print_times.argtypes, library.tm_print_times.restype = (*places, u32, u32, pointer, pointer), None
     library.tm_print_decimals.argtypes = (*places, pointer, u32, u32, pointer, pointer)
     library.tm_print_decimals.restype = ctypes.c_int64

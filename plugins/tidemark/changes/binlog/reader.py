@@ -3,7 +3,7 @@
 `read_events` reads an open file. `EventDecoder` is given one event after the other, as a server sends them. It remembers
 what later events need: the format description, and the tables since the last statement ended. A transaction that was
 compressed as a whole is unpacked piece by piece, so that it may be larger than memory. Plain transactions are decoded many
-at a time (`EventDecoder.decode_plain`), for an event costs more than its row.
+at a time (`EventDecoder.scan_plain`), for an event costs more than its row.
 
 A transaction that is cut off raises a CorruptionError like any other damage. Events before it were given out already:
 the caller believes a transaction when its end has come.
@@ -12,21 +12,28 @@ the caller believes a transaction when its end has come.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
 from tidemark.changes.binlog import events, layout
 from tidemark.changes.binlog.cursor import Cursor
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.binlog.layout import HEADER_BYTES, EventType, FormatDescription, Header
-from tidemark.changes.binlog.rows import END_OF_STATEMENT, NO_TABLE, ROW_EVENTS, RowEvent, Rows, make_rows, read_rows
+from tidemark.changes.binlog.rows import END_OF_STATEMENT, NO_TABLE, ROW_EVENTS, RowEvent, RowKey, Rows, make_key, read_rows
 from tidemark.changes.binlog.tables import Table, read_table
 from tidemark.errors import CorruptionError, UnsupportedError
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 E = EventType
 _TABLE_MAP, _MARIA_GTID = int(E.TABLE_MAP), int(E.MARIA_GTID)
-_OLD_IDS = (_TABLE_MAP, *map(int, (E.WRITE_ROWS_V1, E.UPDATE_ROWS_V1, E.DELETE_ROWS_V1)))
-"""Events whose tables have numbers of four bytes where their fixed part has six: of MySQL 5.1.4 and before."""
+_FIXED_PARTS = {
+    **{_TABLE_MAP: 8, int(E.QUERY): 13},
+    **dict.fromkeys(map(int, (E.WRITE_ROWS_V1, E.UPDATE_ROWS_V1, E.DELETE_ROWS_V1)), 8),
+    **dict.fromkeys(map(int, (E.WRITE_ROWS, E.UPDATE_ROWS, E.DELETE_ROWS)), 10),
+}
+"""Sizes of the fixed parts of plain events. MySQL 5.1.4 and before has others."""
 Body: TypeAlias = (
     FormatDescription
     | events.Gtid
@@ -66,12 +73,18 @@ class Event(NamedTuple):
 
 
 class Plain(NamedTuple):
-    """A transaction that is rows alone, and XID: which of the given events it is, the rows of its row events."""
+    """Transactions that are rows alone, and XID, one behind the other. Event e is data[begins[e]:ends[e]].
 
-    first: int
-    behind: int
-    gtid: events.Gtid | events.MariaGtid
-    rows: list[Rows]
+    `transactions` and `rows` have nine numbers a transaction and four a row event, as `tm_scan` of `kernels.c` writes them.
+    `keys`: what row events have in common, by number.
+    """
+
+    data: bytes
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    transactions: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    keys: Sequence[RowKey]
 
 
 class Readable(Protocol):
@@ -164,36 +177,33 @@ class EventDecoder:
             return self._decode_payload(cursor, position, end)
         return (Event(position, end, header, self._decode_body(cursor, header)),)
 
-    def decode_plain(self, found: Sequence[tuple[Header, bytes]]) -> list[Plain]:
-        """The transactions at the beginning of events that follow each other, as long as they are plain: a GTID, rows that
-        are not compressed, XID. Checksums are verified. What is not plain, or wrong, is left for `decode_split`.
+    def scan_plain(self, data: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64], most: int) -> Plain | None:
+        """The transactions at the beginning of events that follow each other, as long as they are plain: a GTID, rows of
+        less than `most` bytes that are not compressed, XID. Checksums are verified. What is not plain, or wrong, is left for
+        `decode_split`, which says why. None: the first is not plain.
 
-        To decode an event of its own is dear: transactions of one row are read twice as fast so.
+        An event costs Python more than its row: so transactions of one row are read many times as fast.
         """
         from tidemark.changes.binlog.batches import scan_events  # it imports Arrow
 
         description = self.description
-        if description is None or any(description.post_header_size(kind, 8) == 6 for kind in _OLD_IDS):
-            return []
+        if description is None or self._tables:
+            return None
+        if any(description.post_header_size(kind, size) != size for kind, size in _FIXED_PARTS.items()):
+            return None
         checksum = layout.CHECKSUM_BYTES if description.has_checksums else 0
-        data = b"".join([event for _, event in found])
-        transactions, rows = scan_events(data, [len(event) for _, event in found], checksum)
-        plain, at = [], 0
-        with suppress(CorruptionError, UnsupportedError):
-            for first, behind, end in transactions:
-                header, event = found[first]
-                gtid = self._decode_body(_open(event, header, len(event) - checksum), header)
-                assert isinstance(gtid, events.Gtid | events.MariaGtid)
-                own = []
-                for described, kind, flags, width, bitmaps, start, stop in rows[at:end]:
-                    body = found[described][1]
-                    table = self._find_table(body[HEADER_BYTES + 6 : len(body) - checksum])
-                    own.append(make_rows(ROW_EVENTS[kind], table, width, data[bitmaps:start], data[start:stop], flags=flags))
-                plain.append(Plain(first, behind, gtid, own))
-                at = end
-        if plain:
-            self._tables, self._open_weight = {}, 0
-        return plain
+        found = scan_events(data, begins, ends, checksum, most)
+        if found is None or not len(found.transactions):
+            return None
+        try:
+            tables = [self._find_table(data[begin:end]) for begin, end in found.tables.tolist()]
+            keys = [
+                make_key(ROW_EVENTS[kind], tables[table], width, data[begin:end])
+                for table, kind, width, begin, end in found.keys.tolist()
+            ]
+        except (CorruptionError, UnsupportedError):
+            return None
+        return Plain(data, begins, ends, found.transactions, found.rows, keys)
 
     def _decode_body(self, cursor: Cursor, header: Header) -> Body:
         if (rows := ROW_EVENTS.get(header.type)) is not None:

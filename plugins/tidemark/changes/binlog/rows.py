@@ -71,6 +71,19 @@ class Rows(NamedTuple):
     ends_statement: bool
 
 
+class RowKey(NamedTuple):
+    """What row events that are decoded together have in common, as `Rows` has it."""
+
+    table: Table
+    operation: str
+    before: tuple[int, ...] | None
+    after: tuple[int, ...] | None
+
+    def make_rows(self, data: bytes, flags: int) -> Rows:
+        """The rows of one event. They are not partial."""
+        return _make_tuple(Rows, (*self, data, False, bool(flags & END_OF_STATEMENT)))
+
+
 def read_rows(kind: RowEvent, cursor: Cursor, table: Table, flags: int) -> Rows:
     """The rows of an event, from behind its flags."""
     if kind.has_extra:
@@ -87,12 +100,10 @@ def read_rows(kind: RowEvent, cursor: Cursor, table: Table, flags: int) -> Rows:
     return Rows(table, operation, before, after, data, kind.is_partial, bool(flags & END_OF_STATEMENT))
 
 
-def make_rows(kind: RowEvent, table: Table, width: int, bitmaps: bytes, data: bytes, *, flags: int) -> Rows:
-    """The rows of an event whose parts are found. It is neither compressed nor partial."""
+def make_key(kind: RowEvent, table: Table, width: int, bitmaps: bytes) -> RowKey:
+    """What row events with these bitmaps have in common. They are not partial."""
     check_width(table, width)
-    operation = kind.operation
-    before, after = _find_images(operation, width, bitmaps)
-    return _make_tuple(Rows, (table, operation, before, after, data, False, bool(flags & END_OF_STATEMENT)))
+    return RowKey(table, kind.operation, *_find_images(kind.operation, width, bitmaps))
 
 
 @lru_cache(maxsize=256)
@@ -135,7 +146,7 @@ def decode_rows(rows: Rows, *, raw: bool = False) -> Iterator[Change]:
         yield old, new
 
 
-def check_described(rows: Rows, *, raw: bool) -> None:
+def check_described(rows: Rows | RowKey, *, raw: bool) -> None:
     """Refuse rows whose values cannot be known, unless they are wanted raw, and rows that cannot be counted."""
     table = rows.table
     if not raw and (unknown := [what for what in table.unknown() if what != "names"]):

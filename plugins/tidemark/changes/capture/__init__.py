@@ -5,6 +5,7 @@ Enter by `run.capture` with a `Job`. Events come from `changes.connection`, file
     statements    what a statement is: a border, a definition, changes as text; pure
     definitions   how tables are that a log does not describe, and where in it; pure
     rows          tables and rows of a log in the form of the store, one by one; pure
+    plain         many transactions that are rows alone, in arrays; pure
     transactions  from events to whole transactions; what cannot be trusted is refused
     batches       the rows of many transactions in the form of the store, by column
     parked        XA transactions between PREPARE and COMMIT

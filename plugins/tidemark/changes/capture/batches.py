@@ -9,7 +9,7 @@ charset does not have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +17,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.changes.binlog import rows as logged
-from tidemark.changes.binlog.batches import Walked, as_text, gather_bytes, make_array, walk_events
+from tidemark.changes.binlog.batches import Walked, as_text, gather_bytes, make_array, walk_events, walk_stretches
 from tidemark.changes.binlog.charsets import BINARY
+from tidemark.changes.binlog.rows import RowKey
 from tidemark.changes.binlog.tables import INTEGERS, T, Table
 from tidemark.changes.binlog.values import value_reader
+from tidemark.changes.capture.identity import number_of
+from tidemark.changes.capture.plain import Run
 from tidemark.changes.capture.rows import Item, convert_one_by_one, gather_items, shape_of
-from tidemark.changes.store.model import Kind, Record, Rows, Shape
+from tidemark.changes.store import run as stored
+from tidemark.changes.store.model import Kind, Mark, Record, Rows, Shape
 
 _PLAIN = {Kind.TEXT: pa.string(), Kind.BYTES: pa.binary()}
 _KEPT: dict[Kind, tuple[type[Any], pa.DataType]] = {
@@ -50,53 +54,108 @@ def convert_stream(items: Iterable[Item]) -> Iterator[Record]:
         yield from convert_items([found[0]])[0]
 
 
-class _Key(NamedTuple):
-    """What events that are decoded together have in common."""
+def convert_run(run: Run, is_wanted: Callable[[Table], bool], mark: Mark) -> stored.Run | None:
+    """The transactions of a run in the form of the store. None where that is not to be had by column: a table is not
+    described, or a text is not of its charset. Raises what `convert_items` raises."""
+    stretch = run.stretch
+    rows, keys = stretch.rows, stretch.plain.keys
+    events = len(rows)
+    counts, starts, shapes = np.zeros(events, np.int64), np.zeros(events, np.int64), np.zeros(events, np.int64)
+    by_shape: dict[Shape, list[_Part]] = {}
+    for number, key in enumerate(keys):
+        own = np.flatnonzero(rows[:, 0] == number)
+        if not len(own) or not is_wanted(key.table):
+            continue
+        if key.table.unknown():
+            return None
+        walks = walk_stretches(key, stretch.plain.data, rows[own, 1], rows[own, 2])
+        part = _decode_together(key, walks, own)
+        if part is None:
+            return None
+        by_shape.setdefault(shape_of(key.table), []).append(part)
+    wholes = []
+    for number, (shape, parts) in enumerate(by_shape.items()):
+        whole = _join_parts(parts)
+        wholes.append((shape, whole.batch))
+        counts[whole.numbers], shapes[whole.numbers] = whole.counts, number
+        starts[whole.numbers] = np.cumsum(whole.counts) - whole.counts
+    there = np.flatnonzero(counts)
+    owners = np.repeat(np.arange(stretch.count), stretch.row_events)[there]
+    begins = np.ones(len(there), bool)  # of a record
+    begins[1:] = (owners[1:] != owners[:-1]) | (shapes[there][1:] != shapes[there][:-1])
+    firsts = np.flatnonzero(begins)
+    heads = stretch.heads
+    return stored.Run(
+        change_id=run.change_id,
+        file=number_of(stretch.file),
+        server_ids=heads[:, 4],
+        offsets=stretch.position + heads[:, 8],
+        uuids=stretch.uuids,
+        transaction_ids=heads[:, 6],
+        timestamps=heads[:, 3],
+        gtids=run.gtid_texts(),
+        gtid_offsets=run.offsets,
+        mark=mark,
+        borders=np.concatenate([[0], np.cumsum(np.bincount(owners[firsts], minlength=stretch.count))]),
+        shapes=shapes[there[firsts]],
+        starts=starts[there[firsts]],
+        counts=np.add.reduceat(counts[there], firsts) if len(firsts) else counts[:0],
+        wholes=wholes,
+        gtids_after=lambda index: _text_of(run.gtids_after(index)),
+    )
 
-    table: Table
-    operation: str
-    before: tuple[int, ...] | None
-    after: tuple[int, ...] | None
+
+def _text_of(gtids: object) -> object:
+    return "" if gtids is None else gtids
+
+
+class _Part(NamedTuple):
+    """Rows of events of one table: the batch, the numbers of the events, and how many rows each has."""
+
+    batch: Any
+    numbers: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
+def _join_parts(parts: Sequence[_Part]) -> _Part:
+    """The rows of a shape in the order of their events."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = pa.concat_batches([part.batch for part in parts])
+    numbers = np.concatenate([part.numbers for part in parts])
+    counts = np.concatenate([part.counts for part in parts])
+    begins, order = np.cumsum(counts) - counts, np.argsort(numbers)
+    numbers, counts = numbers[order], counts[order]
+    return _Part(_reorder(whole, begins[order], counts), numbers, counts)
 
 
 class _Decoded:
     """Row events, decoded. Each is asked for once, in the order in which they were given."""
 
     def __init__(self, events: Iterable[logged.Rows]) -> None:
-        groups: dict[_Key, list[tuple[int, logged.Rows]]] = {}
+        groups: dict[RowKey, list[tuple[int, logged.Rows]]] = {}
         self._singly: set[int] = set()
         for number, event in enumerate(events):
             if event.is_partial:
                 self._singly.add(number)
             else:
-                groups.setdefault(_Key(event.table, event.operation, event.before, event.after), []).append((number, event))
+                groups.setdefault(RowKey(*event[:4]), []).append((number, event))
         self._next = 0
         self._at: dict[int, tuple[Shape, Any, int, int]] = {}  # number of an event → its rows
-        by_shape: dict[Shape, list[tuple[Any, list[int], Any]]] = {}
+        by_shape: dict[Shape, list[_Part]] = {}
         for key, members in groups.items():
             numbers = [number for number, _ in members]
-            decoded = _decode_together(key, [event for _, event in members])
-            if decoded is None:
+            part = _decode_together(key, walk_events([event for _, event in members]), np.array(numbers, np.int64))
+            if part is None:
                 self._singly.update(numbers)
             else:
-                batch, counts = decoded
-                by_shape.setdefault(shape_of(key.table), []).append((batch, numbers, counts))
+                by_shape.setdefault(shape_of(key.table), []).append(part)
         for shape, parts in by_shape.items():
-            self._place(shape, parts)
-
-    def _place(self, shape: Shape, parts: list[tuple[Any, list[int], Any]]) -> None:
-        """Put the rows of a shape into the order of their events."""
-        whole = parts[0][0] if len(parts) == 1 else pa.concat_batches([batch for batch, _, _ in parts])
-        numbers = np.concatenate([numbers for _, numbers, _ in parts])
-        counts = np.concatenate([counts for _, _, counts in parts])
-        if len(parts) > 1:
-            begins = np.cumsum(counts) - counts
-            order = np.argsort(numbers)
-            numbers, counts = numbers[order], counts[order]
-            whole = _reorder(whole, begins[order], counts)
-        starts = np.cumsum(counts) - counts
-        for number, start, count in zip(numbers.tolist(), starts.tolist(), counts.tolist(), strict=True):
-            self._at[number] = (shape, whole, start, count)
+            whole = _join_parts(parts)
+            starts = np.cumsum(whole.counts) - whole.counts
+            places = (whole.numbers.tolist(), starts.tolist(), whole.counts.tolist())
+            for number, start, count in zip(*places, strict=True):
+                self._at[number] = (shape, whole.batch, start, count)
 
     def make_records(self, items: Sequence[Item]) -> list[Record]:
         """The records of a transaction. Rows that follow each other in one batch are one record."""
@@ -129,23 +188,24 @@ def _reorder(whole: Any, begins: Any, counts: Any) -> Any:
     return whole.take(make_array(pa.int64(), places, places))
 
 
-def _decode_together(key: _Key, events: list[logged.Rows]) -> tuple[Any, Any] | None:
-    """(batch of the shape, rows of each event); None where a text is not of its charset."""
+def _decode_together(key: RowKey, walks: Iterable[Walked], numbers: NDArray[np.int64]) -> _Part | None:
+    """The rows of the events with these numbers; None where a text is not of its charset."""
     shape = shape_of(key.table)
-    parts, owners = [], []
-    for walked in walk_events(events):
+    batches, owners = [], []
+    for walked in walks:
         batch = _make_batch(shape, key, walked)
         if batch is None:
             return None
-        parts.append(batch)
+        batches.append(batch)
         owners.append(walked.events)
-    if not parts:
-        return pa.RecordBatch.from_pylist([], shape.arrow_schema()), np.zeros(len(events), np.int64)
-    counts = np.bincount(np.concatenate(owners), minlength=len(events))
-    return parts[0] if len(parts) == 1 else pa.concat_batches(parts), counts
+    if not batches:
+        empty = pa.RecordBatch.from_pylist([], shape.arrow_schema())
+        return _Part(empty, numbers, np.zeros(len(numbers), np.int64))
+    counts = np.bincount(np.concatenate(owners), minlength=len(numbers))
+    return _Part(batches[0] if len(batches) == 1 else pa.concat_batches(batches), numbers, counts)
 
 
-def _make_batch(shape: Shape, key: _Key, walked: Walked) -> Any:
+def _make_batch(shape: Shape, key: RowKey, walked: Walked) -> Any:
     rows = len(walked.events)
     schema = shape.arrow_schema()
     types = schema.types
@@ -201,9 +261,11 @@ def _convert_column(walked: Walked, number: int, kind: Kind) -> Any:
 def _print_labels(walked: Walked, number: int) -> Any:
     """Labels of an ENUM or a SET: each number is read once."""
     column = walked.columns[number]
-    known, which = np.unique(walked.load_numbers(number), return_inverse=True)
+    values = walked.load_numbers(number)
+    known = sorted(set(values.tolist()))
+    which = np.searchsorted(np.array(known, values.dtype), values)  # np.unique would import numpy.ma, which takes longer
     read = value_reader(column)
-    labels = [read(value.to_bytes(column.size, "little"), 0)[0] for value in known.tolist()]
+    labels = [read(value.to_bytes(column.size, "little"), 0)[0] for value in known]
     which[walked.lengths[number] < 0] = len(labels)
     return _make_plain([*labels, None], Kind.TEXT, which)
 

@@ -21,6 +21,7 @@ from tidemark.changes.binlog.tables import Table
 from tidemark.changes.capture.batches import convert_items, convert_stream
 from tidemark.changes.capture.definitions import Place, Where
 from tidemark.changes.capture.identity import number_of
+from tidemark.changes.capture.plain import Gtids
 from tidemark.changes.capture.rows import MOST_BYTES, Item, gather_items
 from tidemark.changes.capture.run import GAP, parse_gtids
 from tidemark.changes.capture.transactions import (
@@ -29,7 +30,6 @@ from tidemark.changes.capture.transactions import (
     XA_ROLLBACK,
     CutOff,
     Group,
-    Gtids,
     Rules,
     Transactions,
 )

@@ -26,20 +26,21 @@ from tidemark.changes.capture.identity import (
     write_origin,
 )
 from tidemark.changes.capture.parked import Parked
+from tidemark.changes.capture.plain import Gtids, Run
 from tidemark.changes.capture.rows import MOST_BYTES, Item, gather_items
 from tidemark.changes.capture.transactions import (
     GO_ON,
     UNPROVED,
     XA_COMMIT,
     XA_PREPARE,
+    XID,
     CutOff,
     Group,
-    Gtids,
     Rules,
     Transactions,
 )
 from tidemark.changes.connection.files import open_files
-from tidemark.changes.connection.model import Dump, FilePosition, RawEvent
+from tidemark.changes.connection.model import Block, Dump, FilePosition, RawEvent
 from tidemark.changes.mirror import Mirror
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.layout import State
@@ -54,6 +55,7 @@ from tidemark.errors import (
     PermissionDeniedError,
     TidemarkError,
     UnreachableError,
+    UnsupportedError,
 )
 from tidemark.progress import Progress, Tick, ignore_progress
 
@@ -250,7 +252,13 @@ class _Capture:
         if dump is None:
             return
         try:
-            events: Iterator[RawEvent] = self._note_heads(read_ahead(dump, self._rest) if self.job.follow else dump.events())
+            mirror = self.job.mirror
+            found: Iterable[RawEvent | Block]
+            if self.job.follow:
+                found = read_ahead(dump, self._rest)
+            else:
+                found = dump.events() if mirror is not None else dump.blocks()
+            events = self._note_heads(found)
             try:
                 first = next(events, None)
             except (CorruptionError, PermanentError) as damaged:
@@ -259,25 +267,27 @@ class _Capture:
                 raise _other_logs(_name_place(end), damaged.message) from damaged
             if first is None:
                 return
+            assert isinstance(first, RawEvent)  # the format description
             if end is not None:
                 self._judge_first(first, end, comes_again=comes_again)
-            events, mirror = chain([first], events), self.job.mirror
+            events = chain([first], events)
             if mirror is not None:
-                events = mirror.keep(events, self.change_id, is_proved=not comes_again)
+                singly = (each for each in events if isinstance(each, RawEvent))
+                events = mirror.keep(singly, self.change_id, is_proved=not comes_again)
             rules, offset = replace(self.job.rules, change_id=self.change_id), self.writer.state.gtid_offset
             if rules.catalog is not None:
                 rules.catalog.begin(self.change_id, self.writer.state.info.order[:3])
             gtids = parse_gtids(self.writer.gtids)
             transactions = Transactions(events, rules, gtids, offset, ahead=not self.job.follow)
-            groups = iter(transactions)
+            found_groups = transactions.read()
             if not comes_again and (end is None or not is_log_head(end.position)):
                 transactions.lost += self._read_lost()
             if comes_again:
-                self._pass_known(groups, _name_place(end))
+                self._pass_known(found_groups, _name_place(end))
                 if mirror is not None:
                     mirror.prove()
             try:
-                self._append_all(groups)
+                self._append_all(transactions, found_groups)
             finally:
                 if transactions.lost:
                     self._make_durable()  # it stands behind this
@@ -294,9 +304,9 @@ class _Capture:
             )
         return lost
 
-    def _note_heads(self, events: Iterable[RawEvent]) -> Iterator[RawEvent]:
+    def _note_heads(self, events: Iterable[RawEvent | Block]) -> Iterator[RawEvent | Block]:
         for raw in events:
-            if raw.position == LOG_HEAD and raw.data:
+            if isinstance(raw, RawEvent) and raw.position == LOG_HEAD and raw.data:
                 self.heads[number_of(raw.file)] = raw.file, Head.of(raw)
             yield raw
 
@@ -311,7 +321,7 @@ class _Capture:
         elif not is_same or number_of(first.file) < number_of(end.position.file):
             self.change_id += 1
 
-    def _pass_known(self, groups: Iterator[Group], place: str) -> None:
+    def _pass_known(self, groups: Iterator[Group | Run], place: str) -> None:
         """Read the transaction that the store ends with again: it must be that one."""
         try:
             group = next(groups, None)
@@ -319,7 +329,7 @@ class _Capture:
             raise
         except (CorruptionError, PermanentError) as damaged:
             raise _other_logs(place, damaged.message) from damaged
-        if group is None:
+        if not isinstance(group, Group):
             raise _other_logs(place, "there is nothing")
         what = f"{group.head.gtid or 'one without GTID'} of {group.head.info}"
         if group.head.info != self.writer.state.info:
@@ -351,22 +361,26 @@ class _Capture:
         # CRASH WINDOW: a log, or a change id, of which the store has no transaction: the next capture records its own.
         write_origin(self.job.disk, self.origin)
 
-    def _append_all(self, groups: Iterator[Group]) -> None:
+    def _append_all(self, transactions: Transactions, found: Iterator[Group | Run]) -> None:
         until, ahead = self.job.until, self.writer.state
         start = self.job.start if not self.writer.state.seq else None
         last = time.monotonic()
+        transactions.gives_runs = until is None and start is None  # with a border each transaction is looked at
         try:
-            for group in groups:
-                if start is not None and not _is_reached(start, ahead, group.head):
-                    group.leave_out()
-                    continue
-                start = None
-                if until is not None and _is_reached(until, ahead, group.head):
-                    return
-                self._record_log(group.head.info.file)
-                with suppress(CutOff):
-                    self._append(group)
-                    ahead = ahead.after(group.head) if until is not None else ahead
+            for group in found:
+                if isinstance(group, Run):
+                    self._append_run(transactions, group)
+                else:
+                    if start is not None and not _is_reached(start, ahead, group.head):
+                        group.leave_out()
+                        continue
+                    start, transactions.gives_runs = None, until is None
+                    if until is not None and _is_reached(until, ahead, group.head):
+                        return
+                    self._record_log(group.head.info.file)
+                    with suppress(CutOff):
+                        self._append(group)
+                        ahead = ahead.after(group.head) if until is not None else ahead
                 if (now := time.monotonic()) - last > PROGRESS_SECONDS:
                     last = now
                     done = self.writer.state.seq - self.done.first.seq
@@ -374,6 +388,25 @@ class _Capture:
                     self._check_asked()
         finally:
             self._append_waiting()
+
+    def _append_run(self, transactions: Transactions, run: Run) -> None:
+        """Append plain transactions together, or one by one where that cannot be."""
+        from tidemark.changes.capture.batches import convert_run
+
+        self._record_log(number_of(run.stretch.file))
+        self._append_waiting()
+        try:
+            converted = convert_run(run, transactions.is_wanted, XID)
+        except (CorruptionError, UnsupportedError):
+            converted = None  # those before the one that cannot be read are appended
+        if converted is None:
+            for group in transactions.read_each(run):
+                self._append(group)
+            return
+        self.writer.append_run(converted)
+        self.done.rows += sum(batch.num_rows for _, batch in converted.wholes)
+        self.done.bytes += sum(batch.nbytes for _, batch in converted.wholes)
+        self.parked.forget(self.writer.durable)
 
     def _append(self, group: Group) -> None:
         """Have a transaction wait for others, with which it is decoded, or append it. One that is cut off does neither."""

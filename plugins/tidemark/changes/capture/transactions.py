@@ -10,10 +10,11 @@ table that the log does not describe. With `unsafe = "mark"` a record stands in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain
+from typing import NamedTuple
 
 from tidemark.changes.binlog.events import Gtid, Incident, MariaGtid, Query, XaPrepare, Xid
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
@@ -23,9 +24,10 @@ from tidemark.changes.binlog.rows import Rows
 from tidemark.changes.binlog.tables import Table
 from tidemark.changes.capture.definitions import Catalog, Where
 from tidemark.changes.capture.identity import number_of
-from tidemark.changes.capture.rows import Item, count_bytes
+from tidemark.changes.capture.plain import Feed, Gtids, Head, Run, Stretch, make_run
+from tidemark.changes.capture.rows import MOST_BYTES, Item, count_bytes
 from tidemark.changes.capture.statements import Sort, find_savepoint, find_xa, name_xa, sort_statement
-from tidemark.changes.connection.model import RawEvent
+from tidemark.changes.connection.model import Block, RawEvent
 from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Transaction
 from tidemark.errors import CorruptionError, PermanentError, TidemarkError, UnsupportedError
 
@@ -35,13 +37,10 @@ GO_ON = (
     'unsafe = "mark" of the source goes on without, and then ./tidemark changes bootstrap SOURCE --tables NAME --again'
     " reads what a table has now"
 )
-Gtids = MysqlGtidSet | MariaGtidPosition | None
 MOST_HELD = 64 << 20
 """Bytes of rows that are held back behind a savepoint."""
-MOST_AHEAD, LARGE = 1024, 1000
-"""Events that are looked at before they are decoded, and the bytes from which on that does not pay."""
 MOST_MISSES = 8
-_XID = Mark(COMMIT, "xid")
+XID = Mark(COMMIT, "xid")
 _GTIDS, _GTID_SETS = (Gtid, MariaGtid), (MysqlGtidSet, MariaGtidPosition)
 
 
@@ -71,6 +70,14 @@ class Group:
             self.open.is_left_out = True
 
 
+class _PlainGroup(NamedTuple):
+    """A plain transaction, GTID set and offset with it."""
+
+    group: Group
+    after: Gtids
+    offset: int
+
+
 @dataclass(frozen=True)
 class Rules:
     """What a capture takes. `wants(database, table)`; `stops`: whether what cannot be trusted ends it. `catalog`: what
@@ -89,9 +96,15 @@ class Transactions:
     """
 
     def __init__(
-        self, events: Iterable[RawEvent], rules: Rules, gtids: Gtids = None, gtid_offset: int = 0, *, ahead: bool = False
+        self,
+        events: Iterable[RawEvent | Block],
+        rules: Rules,
+        gtids: Gtids = None,
+        gtid_offset: int = 0,
+        *,
+        ahead: bool = False,
     ) -> None:
-        self._feed = _Feed(iter(events))
+        self._feed = Feed(events)
         self._decoder = EventDecoder()
         self._events = self._decode()
         self._rules = rules
@@ -100,11 +113,12 @@ class Transactions:
         self._put_back: list[tuple[str, Event]] = []
         self.lost: list[Mark] = []
         """What was lost between two transactions. It stands in the one that comes next."""
-        self._is_wanted: IsWanted = lru_cache(1024)(lambda table: rules.wants(table.database, table.name))
+        self.is_wanted: IsWanted = lru_cache(1024)(lambda table: rules.wants(table.database, table.name))
         self._is_between = ahead  # no event that is decoded waits
         self._ahead = ahead
         self._patience = self._misses = 0
         self.description: FormatDescription | None = None
+        self.gives_runs = False
 
     @property
     def gtids(self) -> Gtids:
@@ -112,6 +126,10 @@ class Transactions:
         return self._gtids
 
     def __iter__(self) -> Iterator[Group]:
+        return (found for found in self.read() if isinstance(found, Group))
+
+    def read(self) -> Iterator[Group | Run]:
+        """The transactions, and runs of those that are plain once `gives_runs` is set."""
         while True:
             if self._ahead:
                 yield from self._read_plain()
@@ -145,33 +163,76 @@ class Transactions:
                     where = f"{raw.file}:{raw.position}"
                     raise type(error)(f"{where}: {error.message}", hint=error.hint, subject=where) from error
 
-    def _read_plain(self) -> Iterator[Group]:
+    def _read_plain(self) -> Iterator[Group | Run]:
         """The transactions that come next, as long as they are plain. What is not is asked for ever more seldom."""
         while self._is_between and not self._put_back and not self.lost:
             if self._patience:
                 self._patience -= 1
                 return
-            ahead = self._feed.look_ahead()
-            plain = self._decoder.decode_plain([(raw.header, raw.data) for raw in ahead]) if ahead else []
-            for one in plain:
-                raw = ahead[one.first]
-                head, after, offset = self._make_head(raw.file, raw.position, raw.header, one.gtid)
-                yield self._make_plain_group(head, after, one, (raw.file, raw.position))
-                self._gtids, self._gtid_offset = after, offset
-            if not plain:
+            found = self._scan_ahead()
+            if found is None:
                 self._misses = min(self._misses + 1, MOST_MISSES)
                 self._patience = 1 << self._misses
                 return
+            block, first, plain = found
+            position = block.position + int((block.ends[:first] - block.begins[:first]).sum())
             self._misses = 0
-            self._feed.skip(plain[-1].behind)
+            self._feed.skip(int(plain.transactions[-1, 1]))
+            for stretch in Stretch(block.file, position, plain, 0, len(plain.transactions)).split():
+                yield from self._read_stretch(stretch)
 
-    def _make_plain_group(self, head: Transaction, after: Gtids, plain: Plain, begins: tuple[str, int]) -> Group:
+    def _scan_ahead(self) -> tuple[Block, int, Plain] | None:
+        """Events that stand together, which of them is next, and the plain transactions from there on."""
+        from tidemark.changes.binlog.batches import kernels  # it imports Arrow
+
+        self._ahead = kernels() is not None
+        seen = self._feed.look_ahead() if self._ahead else None
+        while seen is not None:
+            block, first = seen
+            plain = self._decoder.scan_plain(block.data, block.begins[first:], block.ends[first:], MOST_BYTES)
+            if plain is not None:
+                return block, first, plain
+            seen = self._feed.look_ahead() if self._feed.extend() else None
+        return None
+
+    def _read_stretch(self, stretch: Stretch) -> Iterator[Group | Run]:
+        """A stretch as a run, or one by one until runs are wanted."""
+        run = self._make_run(stretch)
+        if run is None:
+            for index, one in enumerate(self._read_each(stretch, self._gtids, self._gtid_offset)):
+                gave_runs = self.gives_runs
+                yield one.group
+                self._gtids, self._gtid_offset = one.after, one.offset
+                if self.gives_runs and not gave_runs and (run := self._make_run(stretch.cut(index + 1))):
+                    break
+        if run is not None:
+            yield run
+            self._gtids, self._gtid_offset = run.gtids_after(run.stretch.count - 1), int(run.offsets[-1])
+
+    def _make_run(self, stretch: Stretch) -> Run | None:
+        if not self.gives_runs:
+            return None
+        return make_run(stretch, self._rules.change_id, self._gtids, self._gtid_offset)
+
+    def read_each(self, run: Run) -> Iterator[Group]:
+        """The transactions of a run one by one."""
+        return (one.group for one in self._read_each(run.stretch, run.before, run.offset))
+
+    def _read_each(self, stretch: Stretch, gtids: Gtids, offset: int) -> Iterator[_PlainGroup]:
+        number = number_of(stretch.file)
+        for head, rows in stretch.each():
+            gtids = _add_gtid(gtids, head.gtid)
+            offset = max(offset, gtids.count() if gtids is not None else 0)
+            whole = self._make_head(number, head, offset)
+            yield _PlainGroup(self._make_plain_group(whole, gtids, rows, head, stretch.file), gtids, offset)
+
+    def _make_plain_group(self, whole: Transaction, after: Gtids, rows: list[Rows], head: Head, file: str) -> Group:
         gtids = "" if after is None else after
-        if not any(rows.table.unknown() or not self._is_wanted(rows.table) for rows in plain.rows):
-            return Group(head, gtids, iter([*plain.rows, _XID]))
-        state = _Open(self._rules, self._is_wanted, plain.gtid, begins)
-        items = chain.from_iterable(state.take_rows(each, begins[1]) for each in plain.rows)
-        return Group(head, gtids, chain(items, [_XID]), open=state)
+        if not any(each.table.unknown() or not self.is_wanted(each.table) for each in rows):
+            return Group(whole, gtids, iter([*rows, XID]))
+        state = _Open(self._rules, self.is_wanted, head.gtid, (file, head.position))
+        items = chain.from_iterable(state.take_rows(each, head.position) for each in rows)
+        return Group(whole, gtids, chain(items, [XID]), open=state)
 
     # beginning
 
@@ -200,29 +261,28 @@ class Transactions:
             )
         return None
 
-    def _make_head(
-        self, file: str, position: int, header: Header, gtid: Gtid | MariaGtid | None
-    ) -> tuple[Transaction, Gtids, int]:
-        """What is known of a transaction, and GTID set and offset with it."""
-        after = _add_gtid(self._gtids, gtid)
-        offset = max(self._gtid_offset, after.count() if after is not None else 0)
+    def _make_head(self, number: int, head: Head, offset: int) -> Transaction:
+        gtid = head.gtid
         info = BinlogInfo(
             change_id=self._rules.change_id,
-            server_id=header.server_id,
-            file=number_of(file),
-            offset=position,
+            server_id=head.server_id,
+            file=number,
+            offset=head.position,
             uuid=_uuid_of(gtid),
             transaction_id=gtid.number if gtid else 0,
-            timestamp=_commit_time(header, gtid),
+            timestamp=head.timestamp,
         )
-        return Transaction(info, gtid.text if gtid else "", offset), after, offset
+        return Transaction(info, gtid.text if gtid else "", offset)
 
     def _open(self, file: str, event: Event, gtid: Gtid | MariaGtid | None) -> Group:
-        head, after, offset = self._make_head(file, event.position, event.header, gtid)
+        after = _add_gtid(self._gtids, gtid)
+        offset = max(self._gtid_offset, after.count() if after is not None else 0)
+        known = Head(event.position, event.header.server_id, _commit_time(event.header, gtid), gtid)
+        head = self._make_head(number_of(file), known, offset)
         is_xa = isinstance(gtid, MariaGtid) and (gtid.prepares_xa or gtid.completes_xa)
         if not isinstance(gtid, MariaGtid):
             is_xa = self._looks_like_xa()
-        state = _Open(self._rules, self._is_wanted, gtid, (file, event.position))
+        state = _Open(self._rules, self.is_wanted, gtid, (file, event.position))
         return Group(head, "" if after is None else after, self._read_items(state, after, offset), is_xa, state)
 
     def _looks_like_xa(self) -> bool:
@@ -260,47 +320,6 @@ class Transactions:
         yield from state.savepoints.take_all()
         self._gtids, self._gtid_offset = after, offset
         self.lost = []  # of one that is cut off they stand in the next
-
-
-class _Feed:
-    """Raw events, of which those that come next can be seen before they are taken."""
-
-    def __init__(self, events: Iterator[RawEvent]) -> None:
-        self._events = events
-        self._ahead: list[RawEvent] = []
-        self._at = 0
-        self._error: BaseException | None = None
-
-    def __iter__(self) -> _Feed:
-        return self
-
-    def __next__(self) -> RawEvent:
-        if self._at < len(self._ahead):
-            self._at += 1
-            return self._ahead[self._at - 1]
-        if self._error is not None:
-            raise self._error
-        return next(self._events)
-
-    def look_ahead(self) -> Sequence[RawEvent]:
-        """Some of the events that come next; none where they are large: what an event costs is little there."""
-        ahead = self._ahead
-        del ahead[: self._at]
-        self._at = 0
-        size = sum(len(raw.data) for raw in ahead)
-        left = MOST_AHEAD - len(ahead) if self._error is None and size < MOST_AHEAD * LARGE else 0
-        try:
-            for raw in islice(self._events, left):
-                ahead.append(raw)
-                size += len(raw.data)
-                if size >= MOST_AHEAD * LARGE:
-                    break
-        except BaseException as error:  # it is raised where its place is
-            self._error = error
-        return ahead if size < len(ahead) * LARGE else ()
-
-    def skip(self, count: int) -> None:
-        self._at = count
 
 
 class _Savepoints:
@@ -359,7 +378,7 @@ class _Open:
         """What an event without rows means."""
         body = event.body
         if isinstance(body, Xid):
-            yield from self._end(_XID)
+            yield from self._end(XID)
         elif isinstance(body, XaPrepare):
             one_phase = Mark(COMMIT, "xa_one_phase")
             yield from self._end(one_phase if body.is_one_phase else Mark(XA_PREPARE, name_xa(body.xa)))

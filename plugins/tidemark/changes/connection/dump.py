@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from tidemark.changes.binlog import layout
 from tidemark.changes.binlog.cursor import Cursor
@@ -19,9 +20,13 @@ from tidemark.changes.binlog.layout import HEADER_BYTES, MAGIC, EventType, Heade
 from tidemark.changes.connection import packets
 from tidemark.changes.connection.facts import Replica, read_replicas
 from tidemark.changes.connection.login import Server, open_server
-from tidemark.changes.connection.model import Dump, FilePosition, RawEvent, SourceSettings, Start
+from tidemark.changes.connection.model import Block, Dump, FilePosition, RawEvent, SourceSettings, Start
 from tidemark.changes.connection.packets import PacketStream
 from tidemark.errors import BinlogGapError, CorruptionError, PermanentError, UnreachableError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 SILENT_HEARTBEATS = 3
 _MADE_UP = 0x0020
@@ -89,6 +94,9 @@ class _Stretches:
     @property
     def file(self) -> str:
         return self._dump.file if self._dump else ""
+
+    def blocks(self) -> Iterator[RawEvent | Block]:
+        return self.events()
 
     def events(self) -> Iterator[RawEvent]:
         for file in self._files:
@@ -159,9 +167,16 @@ class _ServerDump:
         self.file = ""
 
     def events(self) -> Iterator[RawEvent]:
+        return (found for found in self._read_all() if isinstance(found, RawEvent))
+
+    def blocks(self) -> Iterator[RawEvent | Block]:
+        return self.events() if self._follow else self._read_all(self._stream.read_events)
+
+    def _read_all(self, read_many: ReadMany | None = None) -> Iterator[RawEvent | Block]:
         start = self._start if isinstance(self._start, FilePosition) else None
+        begin = start and _place_to_ask(start)
         try:
-            for event in _read_events(self._read_packets(), self._peer, start and _place_to_ask(start)):
+            for event in _read_events(self._read_packets(), self._peer, begin, read_many if start == begin else None):
                 self.file = event.file
                 is_before = start and event.file == start.file and _BEGIN < event.position < start.position
                 if (event.data and not is_before) or (self._follow and not event.data):
@@ -189,10 +204,22 @@ class _ServerDump:
                 return
 
 
-def _read_events(sent: Iterator[bytes], peer: str, begin: FilePosition | None) -> Iterator[RawEvent]:
+ReadMany = Callable[[int], tuple[bytes, "NDArray[np.int64]", "NDArray[np.int64]"] | None]
+"""From where the next event stands in its log to many events from there on, and where they begin and end."""
+
+
+def _read_events(
+    sent: Iterator[bytes], peer: str, begin: FilePosition | None, read_many: ReadMany | None = None
+) -> Iterator[RawEvent | Block]:
     """Those of the sent events that stand in logs, with their places. With `begin` none may be left out from there on."""
     file, at, head = "", 0, 0
-    for data in sent:
+    while True:
+        if head and read_many is not None and (many := read_many(at)) is not None:
+            yield (block := Block(file, at, *many))
+            at = block.end
+            continue
+        if (data := next(sent, None)) is None:
+            return
         header = layout.read_header(data)
         size = len(data)
         if header.size != size:

@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 from tidemark.changes.binlog import layout
 from tidemark.changes.binlog.reader import split_events
-from tidemark.changes.connection.model import Dump, FilePosition, RawEvent
+from tidemark.changes.connection.model import Block, Dump, FilePosition, RawEvent
 from tidemark.errors import CorruptionError, UsageError
 
 _BEGIN = len(layout.MAGIC)
+_BLOCK = 1 << 20
 _make_tuple = tuple.__new__  # to call the class is dear, and this is done for each event
 
 
@@ -57,10 +59,18 @@ class _FileDump:
         self.file = ""
 
     def events(self) -> Iterator[RawEvent]:
+        return (found for found in self._read_logs(in_blocks=False) if isinstance(found, RawEvent))
+
+    def blocks(self) -> Iterator[RawEvent | Block]:
+        from tidemark.changes.binlog.batches import kernels  # it imports Arrow
+
+        return self._read_logs(in_blocks=kernels() is not None)
+
+    def _read_logs(self, *, in_blocks: bool) -> Iterator[RawEvent | Block]:
         for path in self._logs:
             self.file = path.name
             try:
-                yield from self._read_log(path)
+                yield from self._read_log(path, in_blocks=in_blocks)
             except CorruptionError as error:
                 raise type(error)(f"{path}: {error.message}", hint=error.hint, subject=str(path)) from error
             except OSError as error:
@@ -69,7 +79,7 @@ class _FileDump:
     def close(self) -> None:
         self._logs = []
 
-    def _read_log(self, path: Path) -> Iterator[RawEvent]:
+    def _read_log(self, path: Path, *, in_blocks: bool) -> Iterator[RawEvent | Block]:
         """The format description, then the events from the start on."""
         start, self._start = max(self._start, _BEGIN), _BEGIN
         with path.open("rb") as log:
@@ -80,7 +90,31 @@ class _FileDump:
                 at += header.size
                 break
             at = max(at, start)
-            log.seek(at)
-            for header, data in split_events(log):
-                yield _make_tuple(RawEvent, (name, at, header, data))
-                at += header.size
+            while True:
+                if in_blocks:
+                    for block in _read_blocks(log, name, at):
+                        yield block
+                        at = block.end
+                log.seek(at)
+                for header, data in split_events(log):
+                    yield _make_tuple(RawEvent, (name, at, header, data))
+                    at += header.size
+                    if in_blocks:
+                        break
+                else:
+                    return
+
+
+def _read_blocks(log: BinaryIO, name: str, at: int) -> Iterator[Block]:
+    """The events from byte `at` on, up to one that is larger than a block, or wrong."""
+    from tidemark.changes.binlog.batches import split_block  # it imports Arrow
+
+    log.seek(at)
+    rest = b""
+    while piece := log.read(_BLOCK):
+        data = rest + piece
+        begins, ends = split_block(data)
+        if not len(begins):
+            return
+        yield (block := Block(name, at, data, begins, ends))
+        at, rest = block.end, data[ends[-1] :]

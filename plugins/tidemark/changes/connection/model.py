@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
-from tidemark.changes.binlog.layout import MAGIC, Header
+from tidemark.changes.binlog.layout import MAGIC, Header, read_header
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,29 @@ class RawEvent(NamedTuple):
         return self.position + len(self.data)
 
 
+class Block(NamedTuple):
+    """Events of the binary log `file`, one behind the other from byte `position`. Event e is data[begins[e]:ends[e]]."""
+
+    file: str
+    position: int
+    data: bytes
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    def events(self, first: int = 0) -> Iterator[RawEvent]:
+        """They, one by one, without the first ones."""
+        begins, ends = self.begins[first:].tolist(), self.ends[first:].tolist()
+        position = self.position + int((self.ends[:first] - self.begins[:first]).sum())
+        for begin, end in zip(begins, ends, strict=True):
+            yield RawEvent(self.file, position, read_header(self.data, begin), self.data[begin:end])
+            position += end - begin
+
+    @property
+    def end(self) -> int:
+        """Where the next event is."""
+        return self.position + int((self.ends - self.begins).sum())
+
+
 class Dump(Protocol):
     """Events in their order. Of each log the format description comes first, wherever the dump begins."""
 
@@ -64,6 +91,9 @@ class Dump(Protocol):
         """The log that is read now, by its bare name. Empty before the first event."""
 
     def events(self) -> Iterator[RawEvent]:
-        """To be called once."""
+        """To be called once, or `blocks` once."""
+
+    def blocks(self) -> Iterator[RawEvent | Block]:
+        """The same events, of which those that stand together may come together: that is faster."""
 
     def close(self) -> None: ...

@@ -5,8 +5,12 @@ Sources: the pages on the client/server protocol of MySQL's internals manual; "R
 
 from __future__ import annotations
 
+import select
 import socket
+import ssl
 import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from tidemark.changes.binlog.cursor import LARGEST
 from tidemark.changes.binlog.gtid_sets import MysqlGtidSet
@@ -20,11 +24,18 @@ from tidemark.errors import (
     UnreachableError,
 )
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 EVENT, END, REFUSAL = 0x00, 0xFE, 0xFF
 """The first byte of a packet that a dump sends."""
 _FULL = (1 << 24) - 1
 """A packet of this size goes on in the next one."""
 _PIECE = 1 << 18
+_WORTH, _GATHERED = 1 << 16, 1 << 20
+"""Bytes of events from which on it pays to look at them together, and those that are taken together."""
+_SOON = 2  # milliseconds
 _LARGEST_PIECE = 1 << 22
 
 _TO_THE_END = 0x01
@@ -37,6 +48,7 @@ class PacketStream:
     def __init__(self, sock: socket.socket, peer: str, silence: float) -> None:
         self._sock, self._peer, self._silence = sock, peer, silence
         self._block, self._at, self._number = b"", 0, 0
+        self._is_dry = False  # it does not pay to look at what has come together
         sock.settimeout(silence)
 
     def send_command(self, command: bytes) -> None:
@@ -61,6 +73,49 @@ class PacketStream:
             pieces.append(self._take(size))
             if size < _FULL:
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def read_events(self, at: int) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]] | None:
+        """Events that have come, the first of which stands at byte `at` of its log, and where they begin and end in these
+        bytes. None where that does not pay, or the next packet is none of a plain event: read it."""
+        if len(self._block) - self._at < _WORTH and not self._is_dry:
+            self._gather()
+            self._is_dry = len(self._block) - self._at < _WORTH
+        if self._is_dry:
+            return None
+        from tidemark.changes.binlog.batches import kernels, split_block  # it imports Arrow
+
+        self._is_dry = kernels() is None
+        if self._is_dry:
+            return None
+        data = self._block[self._at :]
+        begins, ends = split_block(data, packets_from=self._number, at=at)
+        if not len(begins):
+            self._is_dry = True
+            return None
+        self._block, self._at = data, int(ends[-1])
+        self._number = (self._number + len(begins)) & 0xFF
+        return data, begins, ends
+
+    def _gather(self) -> None:
+        """Take what has come, and what comes at once. Errors are left for `read_packet`."""
+        pieces = [self._block[self._at :]]
+        have = len(pieces[0])
+        with suppress(OSError):
+            while have < _GATHERED and self._has_come():
+                piece = self._sock.recv(_GATHERED - have)
+                if not piece:
+                    break
+                pieces.append(piece)
+                have += len(piece)
+        self._block, self._at = b"".join(pieces), 0
+
+    def _has_come(self) -> bool:
+        """Whether bytes are there, or come soon."""
+        if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
+            return True
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(_SOON))
 
     def close(self) -> None:
         self._sock.close()
@@ -88,7 +143,7 @@ class PacketStream:
                 raise self._away("it ended the connection" + (" inside a packet" if have or size != 4 else ""))
             pieces.append(piece)
             have += len(piece)
-        self._block = b"".join(pieces)
+        self._block, self._is_dry = b"".join(pieces), False
 
     def _away(self, why: str) -> UnreachableError:
         return UnreachableError(f"the connection to {self._peer} broke: {why}", subject=self._peer)

@@ -5,6 +5,7 @@ Enter by `write.Writer` (one at a time, by a fence), `read.Reader` (any number, 
 
     model      what is stored: transactions, rows, shapes of tables. Frozen values
     layout     pure: hours, buckets, positions of 8 bytes, the names of files, the state after a transaction
+    run        many transactions in columns, for the writer
     holders    pure: which files count after writers followed each other. The answer to what a replaced writer still writes
     block      one block as bytes: Arrow sections, a head, checksums
     disk       all effects on files, and all openings

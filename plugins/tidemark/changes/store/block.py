@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidemark.changes.store.layout import STATE_BYTES, State
 from tidemark.changes.store.model import (
@@ -33,6 +33,7 @@ from tidemark.changes.store.model import (
     Shape,
     Transaction,
 )
+from tidemark.changes.store.run import Run
 from tidemark.errors import CorruptionError, PermanentError
 
 MAGIC = b"TMCB"
@@ -65,9 +66,14 @@ class Draft:
     after: State
     gtids_before: str
     gtids_after: str
-    transactions: Sequence[Transaction]
+    transactions: Sequence[Transaction | Run]
     begins: bool = True
     ends: bool = True
+
+    @property
+    def count(self) -> int:
+        """How many transactions."""
+        return sum(len(each) if isinstance(each, Run) else 1 for each in self.transactions)
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,7 @@ class Encoded:
         header = Header(
             position,
             fence,
-            len(draft.transactions),
+            draft.count,
             self.rows,
             draft.before,
             draft.after,
@@ -141,14 +147,17 @@ def encode_header(header: Header) -> bytes:
 def encode_block(draft: Draft, *, compress: bool) -> Encoded:
     """Encode transactions. Raises PermanentError where they take more than 4 GiB."""
     shapes, level = _ShapeSections(), 1 if compress else 0
-    records = [_encode_record(record, shapes) for each in draft.transactions for record in each.records]
-    batches = [_encode_records(records), *(_join_rows(shape, stretches) for shape, stretches in shapes.found)]
-    sections = [_encode_transactions(draft.transactions, compress), *(_write_stream(each, level=level) for each in batches)]
+    parts = [
+        _encode_run(each, shapes) if isinstance(each, Run) else _encode_each(each, shapes)
+        for each in _gather_runs(draft.transactions)
+    ]
+    batches = [_join_records(parts), *(_join_rows(shape, stretches) for shape, stretches in shapes.found)]
+    sections = [_join_transactions(parts, compress), *(_write_stream(each, level=level) for each in batches)]
     body = b"".join(piece for section in sections for piece in (_LENGTH.pack(len(section)), section))
     head = json.dumps({"before": draft.gtids_before, "after": draft.gtids_after}).encode()
     if len(body) >= 1 << 32 or len(head) >= 1 << 32:
         raise PermanentError("a block would be larger than 4 GiB", hint="append the transaction's rows in smaller batches")
-    return Encoded(draft, sum(rows for _, _, rows, _ in records), head, body)
+    return Encoded(draft, sum(part.rows for part in parts), head, body)
 
 
 def decode_header(data: bytes) -> Header | None:
@@ -404,31 +413,101 @@ def _shape_of(schema: Any) -> Shape:
     return Shape.from_json(schema.metadata[b"shape"].decode())
 
 
-def _encode_transactions(transactions: Sequence[Transaction], compress: bool) -> bytes:
-    rows = [(len(t.records), t.gtid_offset, *_get_numbers(t.info)) for t in transactions]
-    columns = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
+class _Part(NamedTuple):
+    """Transactions of a block and their records, encoded by column."""
+
+    columns: list[bytes]
+    uuids: bytes
+    gtids: Sequence[str]
+    rows: int
+    records: list[bytes]
+    sizes: list[int]
+    texts: bytes
+
+
+def _gather_runs(transactions: Sequence[Transaction | Run]) -> Iterator[Run | list[Transaction]]:
+    """Those that are one by one together with those behind them."""
+    single: list[Transaction] = []
+    for each in transactions:
+        if not isinstance(each, Run):
+            single.append(each)
+            continue
+        if single:
+            yield single
+            single = []
+        yield each
+    if single:
+        yield single
+
+
+def _encode_each(transactions: Sequence[Transaction], shapes: _ShapeSections) -> _Part:
     count = len(transactions)
-    packed = [struct.pack(f"<{count}{kind}", *column) for kind, column in zip(_COLUMNS.values(), columns, strict=True)]
-    uuids = [struct.pack("16s", t.info.uuid) for t in transactions]
-    data = b"".join([*packed, *uuids, json.dumps([t.gtid for t in transactions]).encode()])
+    heads = [(len(t.records), t.gtid_offset, *_get_numbers(t.info)) for t in transactions]
+    columns = zip(_COLUMNS.values(), zip(*heads, strict=True), strict=True)
+    records = [_encode_record(record, shapes) for each in transactions for record in each.records]
+    *numbers, texts = list(zip(*records, strict=True)) or [()] * 4
+    stored = [text.encode() for text in texts]
+    return _Part(
+        [struct.pack(f"<{count}{kind}", *column) for kind, column in columns],
+        b"".join([struct.pack("16s", t.info.uuid) for t in transactions]),
+        [t.gtid for t in transactions],
+        sum(numbers[2]),
+        [struct.pack(f"<{len(records)}{code}", *values) for code, values in zip("BIQ", numbers, strict=True)],
+        list(map(len, stored)),
+        b"".join(stored),
+    )
+
+
+def _encode_run(run: Run, shapes: _ShapeSections) -> _Part:
+    import numpy as np
+
+    count, of_rows = len(run), len(run.counts)
+    same = (np.full(count, value, np.uint64) for value in (run.change_id, run.file, 0))
+    change_ids, files, event_indexes = same
+    numbers = {
+        **{"records": np.diff(run.borders) + 1, "gtid_offset": run.gtid_offsets, "change_id": change_ids},
+        **{"server_id": run.server_ids, "file": files, "offset": run.offsets, "transaction_id": run.transaction_ids},
+        **{"event_index": event_indexes, "timestamp": run.timestamps},
+    }
+    is_rows = np.ones(of_rows + count, bool)
+    is_rows[run.borders[1:] + np.arange(count)] = False
+    sections = np.array([shapes.add(rows) if rows.count else 0 for rows in run.stretches()], np.uint32)
+    records = [np.zeros(of_rows + count, kind) for kind in (np.uint8, np.uint32, np.uint64)]
+    records[0][~is_rows] = _MARK
+    records[1][is_rows] = sections[run.shapes]
+    records[2][is_rows] = run.counts
+    text = _encode_mark(run.mark.word, run.mark.text).encode()
+    return _Part(
+        [numbers[name].astype("<i8" if kind == "q" else "<u8").tobytes() for name, kind in _COLUMNS.items()],
+        run.uuids.tobytes(),
+        run.gtids,
+        run.rows,
+        [column.astype(column.dtype.newbyteorder("<")).tobytes() for column in records],
+        np.where(is_rows, 0, len(text)).tolist(),
+        text * count,
+    )
+
+
+def _join_transactions(parts: Sequence[_Part], compress: bool) -> bytes:
+    columns = [b"".join([part.columns[number] for part in parts]) for number in range(len(_COLUMNS))]
+    gtids = json.dumps([gtid for part in parts for gtid in part.gtids]).encode()
+    data = b"".join([*columns, *(part.uuids for part in parts), gtids])
     return b"\1" + zlib.compress(data, 1) if compress else b"\0" + data
 
 
-def _encode_records(records: Sequence[tuple[int, int, int, str]]) -> Any:
+def _join_records(parts: Sequence[_Part]) -> Any:
     """The records by column. From buffers: `pa.array` would import pandas, which takes longer than a block."""
     import pyarrow as pa
 
     schema = pa.schema([("kind", pa.uint8()), ("section", pa.uint32()), ("rows", pa.uint64()), ("text", pa.string())])
-    count = len(records)
-    *numbers, texts = list(zip(*records, strict=True)) or [()] * len(schema)
+    sizes = [size for part in parts for size in part.sizes]
     arrays = [
-        pa.Array.from_buffers(kind, count, [None, pa.py_buffer(struct.pack(f"<{count}{code}", *values))])
-        for kind, code, values in zip(schema.types, "BIQ", numbers, strict=False)
+        pa.Array.from_buffers(kind, len(sizes), [None, pa.py_buffer(b"".join([part.records[number] for part in parts]))])
+        for number, kind in enumerate(schema.types[:3])
     ]
-    stored = [text.encode() for text in texts]
-    offsets = struct.pack(f"<{count + 1}i", *accumulate(map(len, stored), initial=0))
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(stored))]
-    return pa.record_batch([*arrays, pa.Array.from_buffers(pa.string(), count, buffers)], schema=schema)
+    offsets = struct.pack(f"<{len(sizes) + 1}i", *accumulate(sizes, initial=0))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join([part.texts for part in parts]))]
+    return pa.record_batch([*arrays, pa.Array.from_buffers(pa.string(), len(sizes), buffers)], schema=schema)
 
 
 def _join_rows(shape: Shape, stretches: Sequence[Rows]) -> Any:

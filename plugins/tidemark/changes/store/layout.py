@@ -129,6 +129,11 @@ def hour_of(microseconds: int) -> int:
     return hour
 
 
+def end_of_hour(microseconds: int) -> int:
+    """The first microsecond of the hour behind that of a time."""
+    return (hour_of(microseconds) + _EPOCH_HOUR + 1) * _HOUR_MICROSECONDS
+
+
 def hour_name(hour: int) -> str:
     """`yyyymmddhh` in UTC, so that no hour repeats or is missing."""
     return (EPOCH + timedelta(hours=hour)).strftime("%Y%m%d%H")

@@ -41,11 +41,13 @@ from tidemark.changes.store.layout import (
     DataPosition,
     State,
     TailFile,
+    end_of_hour,
     hour_of,
     next_bucket,
     parse_tail,
 )
 from tidemark.changes.store.model import Ddl, Mark, Record, Rows, Transaction
+from tidemark.changes.store.run import Run
 from tidemark.changes.store.view import TAIL, Group, View, read_first, read_view
 from tidemark.errors import LeaseLostError, PermanentError
 
@@ -89,7 +91,7 @@ class Writer:
         self._gtids: object = ""
         self._durable_gtids = ""
         self._closed, self._closed_gtids = State(), ""  # as of the last block
-        self._waiting: list[Transaction] = []  # those that no block has; the first `_grouped` of them are in the tail
+        self._waiting: list[Transaction | Run] = []  # those that no block has; the first `_grouped` of them are in the tail
         self._waiting_bytes = self._grouped = 0
         self._block_since = self._group_since = clock()
         self._tail: TailFile | None = None
@@ -126,14 +128,22 @@ class Writer:
         if hour_of(state.newest) > hour_of(self.state.newest):
             with self._unusable_on_error():
                 self._close_block()
+        now = self._note_times()
+        self._waiting.append(transaction)
+        self._waiting_bytes += self._weigh(transaction.records)
+        self.state, self._gtids = state, gtids
+        self._close_what_is_due(now)
+
+    def _note_times(self) -> float:
+        """Note since when there is a block, and a group."""
         now = self.clock()
         if not self._waiting:
             self._block_since = now
         if self._grouped == len(self._waiting):
             self._group_since = now
-        self._waiting.append(transaction)
-        self._waiting_bytes += self._weigh(transaction.records)
-        self.state, self._gtids = state, gtids
+        return now
+
+    def _close_what_is_due(self, now: float) -> None:
         is_full = self._waiting_bytes >= self.limits.block_bytes or now - self._block_since >= self.limits.block_seconds
         if is_full or now - self._group_since >= self.limits.group_seconds:
             with self._unusable_on_error():
@@ -141,6 +151,33 @@ class Writer:
                     self._close_block()
                 else:
                     self._write_group()
+
+    def append_run(self, run: Run) -> None:
+        """Append the transactions of a run, as `append_all` would."""
+        self._check_usable()
+        while len(run):
+            run = run.cut(self._append_part(run), len(run))
+
+    def _append_part(self, run: Run) -> int:
+        """Append as many of a run as are of one hour and have room in the block. Returns how many."""
+        import numpy as np
+
+        after = self.state.after(run.head(0))
+        if hour_of(after.newest) > hour_of(self.state.newest):
+            with self._unusable_on_error():
+                self._close_block()
+        now = self._note_times()
+        sizes = self._waiting_bytes + np.cumsum(run.count_bytes(_RECORD_BYTES))
+        newest = np.maximum.accumulate(np.maximum(run.timestamps, after.newest))
+        of_hour = int(np.searchsorted(newest, end_of_hour(after.newest)))
+        count = min(of_hour, int(np.searchsorted(sizes, self.limits.block_bytes)) + 1, len(run))
+        last = run.head(count - 1)
+        self._waiting.append(run.cut(0, count))
+        self._waiting_bytes = int(sizes[count - 1])
+        self.state = State(self.state.seq + count, last.info, int(newest[count - 1]), last.gtid_offset)
+        self._gtids = run.set_after(count - 1)
+        self._close_what_is_due(now)
+        return count
 
     def append_large(self, head: Transaction, records: Iterable[Record], gtids: object) -> None:
         """Append a transaction that memory may not hold: `head` with `records`. One larger than a block goes to the
