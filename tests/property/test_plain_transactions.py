@@ -24,10 +24,11 @@ from tidemark.changes.capture.plain import Run
 from tidemark.changes.capture.run import Job, capture_into, open_writer
 from tidemark.changes.capture.transactions import CutOff, Group, Rules, Transactions
 from tidemark.changes.connection.model import Block, RawEvent
+from tidemark.changes.delivery.points import parse_point
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.model import Rows as StoredRows
-from tidemark.changes.store.read import Reader
+from tidemark.changes.store.read import Reader, Target
 from tidemark.changes.store.write import Limits, Writer
 from tidemark.errors import TidemarkError
 
@@ -103,11 +104,11 @@ def seen(found: Iterable[RawEvent | Block], *, ahead: bool, runs: bool = False) 
     return told
 
 
-def stored(found: list[RawEvent | Block], folder: Path, limits: Limits) -> list[Any]:
-    """What a store has of the events, and how the capture ended."""
+def stored(found: list[RawEvent | Block], folder: Path, limits: Limits, until: Target | None = None) -> list[Any]:
+    """What a store has of the events before `until`, and how the capture ended."""
     disk = Disk(folder)
     told: list[Any] = []
-    job = Job(disk, 1, RULES, lambda _: (Dumped(found), False), limits=limits)
+    job = Job(disk, 1, RULES, lambda _: (Dumped(found), False), until, limits=limits)
     with open_writer(job) as writer:
         try:
             capture_into(job, writer)
@@ -201,6 +202,21 @@ def test_a_store_has_the_same_of_runs_as_of_transactions_one_by_one(name: str, t
         with mock.patch.object(Writer, "append_run", autospec=True, side_effect=Writer.append_run) as appended:
             assert len(stored([*in_blocks(raws, dice)], tmp_path / "counted", Limits())) == 301
         assert sum(len(call.args[1]) for call in appended.call_args_list) > 100
+
+
+def test_a_capture_ends_before_its_border_within_a_run(tmp_path: Path) -> None:
+    dice = random.Random(5)
+    raws = split(make_log(200, dice))
+    begins = [raw.position for raw in raws if raw.data[4] == E.GTID]
+    borders = [f"{raws[0].file}:{dice.choice(begins) + dice.choice((-1, 0, 1))}" for _ in range(12)]
+    borders += [f"{raws[0].file}:{begins[-1] + 1}", f"{raws[0].file}:4", "seq:77"]
+    borders += ["2023-11-16T12:00:00", "00000000-0000-0000-0000-000000000007:90"]
+    for number, border in enumerate(borders):
+        until = parse_point(border)
+        with mock.patch.object(EventDecoder, "scan_plain", return_value=None):
+            plain = stored([*raws], tmp_path / f"plain-{number}", Limits(group_seconds=1e9), until)
+        assert stored([*in_blocks(raws, dice)], tmp_path / str(number), Limits(), until) == plain, border
+        assert number in (11, 12, 13) or 2 < len(plain) < 200, (border, len(plain))
 
 
 def make_log(count: int, dice: random.Random) -> bytes:

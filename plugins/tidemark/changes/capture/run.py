@@ -44,7 +44,7 @@ from tidemark.changes.connection.model import Block, Dump, FilePosition, RawEven
 from tidemark.changes.mirror import Mirror
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.layout import State
-from tidemark.changes.store.model import Mark, Record, Rows, Transaction
+from tidemark.changes.store.model import BinlogInfo, Mark, Record, Rows, Transaction
 from tidemark.changes.store.read import Reader, Target
 from tidemark.changes.store.write import Limits, Writer
 from tidemark.errors import (
@@ -365,16 +365,22 @@ class _Capture:
         until, ahead = self.job.until, self.writer.state
         start = self.job.start if not self.writer.state.seq else None
         last = time.monotonic()
-        transactions.gives_runs = until is None and start is None  # with a border each transaction is looked at
+        is_told_by_state = until is None or until.by_state is not None  # else each transaction is looked at
+        transactions.gives_runs = start is None and is_told_by_state
         try:
             for group in found:
                 if isinstance(group, Run):
+                    after = _after_run(ahead, group)
+                    if until is not None and _is_reached_in(until, after):
+                        self._append_before(transactions.read_each(group), until, ahead)
+                        return
                     self._append_run(transactions, group)
+                    ahead = after
                 else:
                     if start is not None and not _is_reached(start, ahead, group.head):
                         group.leave_out()
                         continue
-                    start, transactions.gives_runs = None, until is None
+                    start, transactions.gives_runs = None, is_told_by_state
                     if until is not None and _is_reached(until, ahead, group.head):
                         return
                     self._record_log(group.head.info.file)
@@ -388,6 +394,15 @@ class _Capture:
                     self._check_asked()
         finally:
             self._append_waiting()
+
+    def _append_before(self, groups: Iterator[Group], until: Target, ahead: State) -> None:
+        """Append the plain transactions before a border."""
+        for group in groups:
+            if _is_reached(until, ahead, group.head):
+                return
+            self._record_log(group.head.info.file)
+            self._append(group)
+            ahead = ahead.after(group.head)
 
     def _append_run(self, transactions: Transactions, run: Run) -> None:
         """Append plain transactions together, or one by one where that cannot be."""
@@ -529,10 +544,21 @@ def _other_logs(place: str, found: str) -> _OtherLogsError:
 
 
 def _is_reached(target: Target, state: State, head: Transaction) -> bool:
-    after = state.after(head)
+    return _is_reached_in(target, state.after(head)) if target.by_state else target.by_gtid(head.gtid)
+
+
+def _is_reached_in(target: Target, state: State) -> bool:
     # Who writes FILE:POS means the logs that are read, whichever change id they have.
-    here = replace(after, info=after.info._replace(change_id=1))
-    return target.by_state(here) if target.by_state else target.by_gtid(head.gtid)
+    here = replace(state, info=state.info._replace(change_id=1))
+    return target.by_state is not None and target.by_state(here)
+
+
+def _after_run(state: State, run: Run) -> State:
+    """The state after the transactions of a run, without the name of the last one."""
+    heads, last = run.stretch.heads, run.stretch.heads[-1].tolist()
+    place = run.stretch.position + last[8]
+    info = BinlogInfo(run.change_id, last[4], number_of(run.stretch.file), place, timestamp=last[3])
+    return State(state.seq + run.stretch.count, info, max(state.newest, int(heads[:, 3].max())), int(run.offsets[-1]))
 
 
 def parse_gtids(text: str) -> Gtids:
