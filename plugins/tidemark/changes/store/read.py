@@ -196,7 +196,7 @@ class Reader:
             yield from (piece for piece in stretch.pieces if piece.seq >= seq)
 
     def read_stretches(self, seq: int, chosen: Chosen | None = None) -> Iterator[Stretch]:
-        """The blocks and groups from that on which has transaction `seq`, each whole. Errors as of `read`.
+        """The blocks and groups from that on which has transaction `seq`, each whole and not empty. Errors as of `read`.
 
         `chosen`: which columns of rows are decoded.
         """
@@ -210,7 +210,9 @@ class Reader:
             for file, start, header in self._walk_blocks(bucket, offset):
                 _check_seam(last, path, header, bucket.file.path)
                 last, path = header, bucket.file.path
-                yield Stretch(header, read_rest(file, start, header), chosen)
+                rest = read_rest(file, start, header)
+                if header.transactions:  # else it stands in the place of parts that have no end
+                    yield Stretch(header, rest, chosen)
         for group in self.view.tail:
             _check_seam(last, path, group.header, group.path)
             last, path = group.header, group.path

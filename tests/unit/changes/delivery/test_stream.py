@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.delivery_worlds import World, changes_of, expected_changes, fill_store
+from tests.delivery_worlds import LIMITS, World, changes_of, expected_changes, fill_store, gtids_at, make_transaction
 from tidemark.changes.delivery.stream import Options
+from tidemark.changes.store.model import Rows
+from tidemark.changes.store.read import Reader
+from tidemark.changes.store.write import Writer
+from tidemark.errors import UnreachableError
 from tidemark.ledger.delivery import read_points
 
 ONCE = Options(follow=False, beat_seconds=0.05)
@@ -50,3 +54,25 @@ def test_who_comes_next_goes_on_behind_what_is_done(world: World) -> None:
         second = [change for batch in stream for change in changes_of(batch)]
     assert not set(first) & set(second)
     assert set(first) | set(second) == expected_changes(1, world.last + 5)
+
+
+def test_a_large_transaction_that_came_to_no_end_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    """In the place of its parts stands a block of no transaction."""
+    world = World(tmp_path, 10)
+    whole = make_transaction(11, 2_000)
+
+    def break_off() -> Iterator[Rows]:
+        for _ in range(4):
+            yield from (record for record in whole.records if isinstance(record, Rows))
+        raise UnreachableError("the server went away")
+
+    with Writer(world.disk, 2, LIMITS) as writer:
+        with pytest.raises(UnreachableError):
+            writer.append_large(whole._replace(records=()), break_off(), gtids_at(11))
+    for number in (11, 12):  # blocks before and behind it in one bucket
+        fill_store(tmp_path / "store", number, number, fence=number)
+    with world.member(ONCE) as stream:
+        found = [change for batch in stream for change in changes_of(batch) if batch.done()]
+    assert sorted(found) == sorted(expected_changes(1, 12))
+    assert [piece.seq for piece in Reader(world.disk).read(10)] == [10, 11, 12]
+    world.ledger.close()

@@ -128,7 +128,9 @@ class FetchedStretches:
             self._repeated -= 1
             return False
         last = header.before.seq + len(stretch.pieces)
-        has_end = header.after.seq == last and header.after.info == stretch.pieces[-1].transaction.info
+        has_end = (
+            len(stretch.pieces) > 0 and header.after.seq == last and header.after.info == stretch.pieces[-1].transaction.info
+        )
         if not (has_end if header.ends else header.after == header.before):
             raise CorruptionError("a reader sent a block that does not end where it says")
         if after is None:
