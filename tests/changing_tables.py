@@ -10,6 +10,8 @@ import random
 import re
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -308,6 +310,22 @@ class Writer:
         self._define(f"RENAME TABLE {self.own} TO {new}")
         self.rows[new] = self.rows.pop(self.own)
         self.own = new
+
+
+@contextmanager
+def writing(writers: list[Writer]) -> Iterator[None]:
+    """They write meanwhile, each in a thread. Whatever went wrong with one fails the test."""
+    ended = threading.Event()
+    threads = [threading.Thread(target=writer.write_until, args=(ended,)) for writer in writers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert not [trouble for writer in writers for trouble in writer.trouble]
 
 
 def _list(changes: list[Change]) -> str:

@@ -10,7 +10,6 @@ import os
 import random
 import re
 import signal
-import threading
 import time
 from collections import Counter
 from contextlib import closing
@@ -22,7 +21,7 @@ from typing import Any
 import pytest
 
 from tests.bootstrap_worlds import read, write_settings
-from tests.changing_tables import LOOSE, Change, Writer, fold_tables, make_tables
+from tests.changing_tables import LOOSE, Change, Writer, fold_tables, make_tables, writing
 from tests.commanded import run_here
 from tests.dump_worlds import MARIADB, MYSQL_SERVER, NEWEST_MARIADB, start_server
 from tests.services.command_forks import Forked, start_command
@@ -73,26 +72,19 @@ def live(folder: Path, kills: int, kind: str) -> Counter[str]:
 
 
 def kill_captures(config: Path, server: MariaDb, writers: list[Writer], kills: int, chance: random.Random) -> None:
-    ended = threading.Event()
-    threads = [threading.Thread(target=writer.write_until, args=(ended,)) for writer in writers]
     try:
-        for thread in threads:
-            thread.start()
-        for number in range(kills):
-            follower = follow(config)
-            time.sleep(chance.uniform(0.5, 4))
-            check_alive(server)
-            assert follower.poll() is None, follower.communicate()[1]
-            follower.send_signal(signal.SIGKILL)
-            follower.communicate()
-            if number % 5 == 4 and has_begun(config):
-                server.run("FLUSH BINARY LOGS")
+        with writing(writers):
+            for number in range(kills):
+                follower = follow(config)
+                time.sleep(chance.uniform(0.5, 4))
+                check_alive(server)
+                assert follower.poll() is None, follower.communicate()[1]
+                follower.send_signal(signal.SIGKILL)
+                follower.communicate()
+                if number % 5 == 4 and has_begun(config):
+                    server.run("FLUSH BINARY LOGS")
     finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
         check_alive(server)
-    assert not [trouble for writer in writers for trouble in writer.trouble]
 
 
 def check_alive(server: MariaDb) -> None:

@@ -12,7 +12,7 @@ import random
 import signal
 import subprocess
 import sys
-import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -25,7 +25,7 @@ import pytest
 
 import tidemark
 from tests.bootstrap_worlds import read, write_settings
-from tests.changing_tables import COUNTER, LARGE, TOGETHER, Writer, fold_tables, make_tables
+from tests.changing_tables import COUNTER, LARGE, TOGETHER, Writer, fold_tables, make_tables, writing
 from tests.commanded import run_here
 from tests.dump_worlds import MARIADB, MYSQL_SERVER, start_server
 from tests.e2e.test_random_changes import check_alive, follow, select_tables
@@ -106,7 +106,7 @@ class World:
     def run(self, *words: str, codes: tuple[int, ...] = (0,)) -> Any:
         """Once more where it is told to come again: a capture may take the store over at any time."""
         while (said := run_here(self.config, "changes", *words)).code == 5:
-            pause(0.2)
+            time.sleep(0.2)
         assert said.code in codes, said
         return said
 
@@ -152,7 +152,7 @@ class World:
             self.serve()
         else:
             delivery = start_command(["--config", str(self.config), "changes", "deliver", what], os.environ)
-            pause(self.chance.uniform(0.2, 3.0))
+            time.sleep(self.chance.uniform(0.2, 3.0))
             delivery.send_signal(signal.SIGKILL) if delivery.poll() is None else None
             delivery.communicate()
 
@@ -179,7 +179,7 @@ def live(folder: Path, kills: int, kind: str) -> Counter[str]:
         with writing([Writer(server, number, SEED) for number in range(WRITERS)]):
             assert soon(lambda: len(world.heard("near")) > 0 and len(world.heard("far")) > 0, 120)
             for number in range(kills):
-                pause(world.chance.uniform(0.5, 3))
+                time.sleep(world.chance.uniform(0.5, 3))
                 world.kill_one()
                 deeds.get(number, lambda: None)()
         check_alive(server)
@@ -231,21 +231,6 @@ def running(folder: Path, server: MariaDb) -> Iterator[World]:
         world.end()
 
 
-@contextmanager
-def writing(writers: list[Writer]) -> Iterator[None]:
-    ended = threading.Event()
-    threads = [threading.Thread(target=writer.write_until, args=(ended,)) for writer in writers]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-    assert not [trouble for writer in writers for trouble in writer.trouble]
-
-
 def assert_in_order(heard: list[Heard]) -> None:
     """Whenever a row of a shard is given, those before it have been given, whoever else gave some again."""
     newest: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
@@ -257,7 +242,3 @@ def assert_in_order(heard: list[Heard]) -> None:
             known.add((shard, row))
         else:
             assert (shard, row) in known, (shard, row)
-
-
-def pause(seconds: float) -> None:
-    threading.Event().wait(seconds)
