@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.services.installed_wheel import ROOT, Installed, build_wheel
+from tests.services.postgres import Postgres
 from tests.services.processes import PartMissing
 from tests.services.running_airflow import DATA
-from tests.services.standard_airflow import StandardAirflow
+from tests.services.standard_airflow import PACKAGE, StandardAirflow
 
 pytestmark = [pytest.mark.full, pytest.mark.real("uv"), pytest.mark.timeout(1200)]
 SETTINGS = """
@@ -49,7 +50,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
         wheel = build_wheel(place / "wheel")
     except PartMissing as missing:
         pytest.skip(str(missing))
-    return Installed(wheel, place, f"{wheel}[airflow]", "apache-airflow[celery]==3.3.2")
+    return Installed(wheel, place, f"{wheel}[airflow]", PACKAGE.replace("[", "[celery,"))
 
 
 def celery(home: Path) -> dict[str, str]:
@@ -74,7 +75,7 @@ def pod(home: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module", params=[celery, pod])
 def airflow(
-    request: pytest.FixtureRequest, installed: Installed, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, installed: Installed, tmp_path_factory: pytest.TempPathFactory, postgres: Postgres
 ) -> Iterator[StandardAirflow]:
     place = tmp_path_factory.mktemp(request.param.__name__)
     home, config = place / "airflow", place / "settings" / "tidemark.toml"
@@ -85,7 +86,7 @@ def airflow(
         shutil.copytree(DATA / part, config.parent / "site" / part)
     workers = {"celery": ("worker", "--skip-serve-logs", "--without-mingle", "--without-gossip")}
     parts = workers if request.param is celery else {}
-    with StandardAirflow(installed, home, config, parts, **request.param(home)) as running:
+    with StandardAirflow(installed, home, config, postgres.new_database(), parts, **request.param(home)) as running:
         for dag in (SYNC, "tidemark_load", "tidemark_verify", "tidemark_housekeep"):
             running.wait_for_dag(dag)
         yield running

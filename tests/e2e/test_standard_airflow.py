@@ -10,19 +10,18 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from http import HTTPStatus
 from pathlib import Path
-from urllib.error import HTTPError
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.services.browser import open_browser
 from tests.services.installed_wheel import ROOT, Installed, build_wheel
+from tests.services.postgres import Postgres
 from tests.services.processes import PartMissing
 from tests.services.running_airflow import DATA, wait
 from tests.services.sshd import Sshd
-from tests.services.standard_airflow import StandardAirflow
+from tests.services.standard_airflow import PACKAGE, StandardAirflow
 
 pytestmark = [pytest.mark.full, pytest.mark.real("uv"), pytest.mark.real("sshd"), pytest.mark.timeout(900)]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -82,13 +81,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def airflow(tmp_path_factory: pytest.TempPathFactory, sshd: Sshd, site: Path) -> Iterator[StandardAirflow]:
+def airflow(
+    tmp_path_factory: pytest.TempPathFactory, sshd: Sshd, site: Path, postgres: Postgres
+) -> Iterator[StandardAirflow]:
     place = tmp_path_factory.mktemp("standard")
     try:
         wheel = build_wheel(place / "wheel")
     except PartMissing as missing:
         pytest.skip(str(missing))
-    installed = Installed(wheel, place, f"{wheel}[airflow]", "apache-airflow==3.3.2")
+    installed = Installed(wheel, place, f"{wheel}[airflow]", PACKAGE)
     home, settings = place / "airflow", place / "settings"
     for folder in (home / "dags", home / "plugins", settings):
         folder.mkdir(parents=True)
@@ -98,26 +99,15 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, sshd: Sshd, site: Path) ->
     )
     config = settings / "tidemark.toml"
     config.write_text(SETTINGS.format(port=sshd.port, folder=site))
-    with StandardAirflow(installed, home, config, PAGED=str(place / "paged")) as running:
+    with StandardAirflow(installed, home, config, postgres.new_database(), PAGED=str(place / "paged")) as running:
         for connection, key in (("ship", sshd.key.read_text()), ("away", "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA")):
             extra = {"private_key": key, "host_key": sshd.host_key}
             body = {"connection_id": connection, "conn_type": "sftp", "host": "127.0.0.1", "login": sshd.user}
             body |= {"extra": json.dumps(extra)}
-            wait(lambda: add_connection(running, body), f"the connection {connection}", 60)  # noqa: B023
+            running.call("POST", "/api/v2/connections", body)
         for dag in (SHIP, AWAY, "tidemark_load", "tidemark_approve", "daily_report"):
             running.wait_for_dag(dag)
         yield running
-
-
-def add_connection(airflow: StandardAirflow, body: dict[str, str]) -> bool:
-    """Keep a connection in Airflow. On SQLite it answers 500 while runs that are due write for over five seconds."""
-    try:
-        airflow.call("POST", "/api/v2/connections", body)
-    except HTTPError as error:
-        if error.code != HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise
-        return False
-    return True
 
 
 def paged(airflow: StandardAirflow) -> list[str]:

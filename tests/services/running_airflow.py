@@ -12,8 +12,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +182,22 @@ class RunningAirflow:
         return {task["task_id"] for task in self.call("GET", f"/api/v2/dags/{dag}/tasks")["tasks"]}
 
     def trigger(self, dag: str, **conf: Any) -> str:
-        return str(self.call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})["dag_run_id"])
+        """Begin a run; its id. Asked again under the same id after a 500: `up` keeps Airflow in SQLite, where a writer waits
+        five seconds for another one, and then gives up."""
+        body = {"dag_run_id": f"manual__{uuid.uuid4().hex}", "logical_date": None, "conf": conf}
+
+        def begun() -> bool:
+            try:
+                self.call("POST", f"/api/v2/dags/{dag}/dagRuns", body)
+            except urllib.error.HTTPError as error:
+                if error.code == HTTPStatus.INTERNAL_SERVER_ERROR:
+                    return False
+                if error.code != HTTPStatus.CONFLICT:  # a conflict: the run began, and its answer was lost
+                    raise
+            return True
+
+        wait(begun, f"a run of {dag}", RUN_SECONDS, 1.0)
+        return str(body["dag_run_id"])
 
     def wait_for_run(self, dag: str, run: str, poll_seconds: float = 0.5) -> str:
         def state() -> str:

@@ -1,6 +1,7 @@
 """An Airflow as its users run it: the package of its project in an environment of its own, its own parts, its own settings.
 
 `./tidemark up` has no part in it. Tidemark is a wheel in that environment, with one bundle line (docs/own-airflow.md).
+Its database is PostgreSQL: on SQLite a busy Airflow answers 500 where its parts write for over five seconds.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ from tests.services.installed_wheel import Installed
 from tests.services.processes import die_with_parent, free_port
 from tests.services.running_airflow import START_SECONDS, RunningAirflow, wait
 
+PACKAGE = "apache-airflow[postgres]==3.3.2"
 PARTS = {"api-server": (), "scheduler": ("--skip-serve-logs",), "dag-processor": (), "triggerer": ("--skip-serve-logs",)}
 
 
 class StandardAirflow(RunningAirflow):
     """The four parts, each a session of its own, and `more` (command: its words). `home`: AIRFLOW_HOME, where dags/ and
-    plugins/ are the user's."""
+    plugins/ are the user's. `database`: an empty one on PostgreSQL, as SQLAlchemy addresses it."""
 
     def __init__(
         self,
         installed: Installed,
         home: Path,
         config: Path,
+        database: str,
         more: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
         **environ: str,
     ) -> None:
@@ -43,6 +46,7 @@ class StandardAirflow(RunningAirflow):
         self.environment = installed.environment | {
             "AIRFLOW_HOME": str(home),
             "TIDEMARK_CONFIG": str(config),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database.replace("+psycopg:", "+psycopg2:"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__PARALLELISM": "4",
