@@ -273,6 +273,16 @@ def test_a_sink_has_a_dag_that_its_sources_changes_wake(dagbag: Callable[[], Any
     assert bag.dags["tidemark_sink__nightly"].timetable.expression == "0 3 * * *"
 
 
+def test_a_catalog_sink_begins_runs_of_its_link(dagbag: Callable[[], Any], centre: Centre) -> None:
+    centre.write(SOURCES + '[sinks.series]\nsource = "orders"\nkind = "catalog"\ntarget = "centre"\n')
+    bag = dagbag()
+    assert bag.import_errors == {}
+    dag = bag.dags["tidemark_sink__series"]
+    assert [task.task_id for task in dag.topological_sort()] == ["deliver", "send_series"]
+    assert dag.task_dict["send_series"].trigger_dag_id in bag.dags
+    assert "send_" in dag.doc_md
+
+
 @pytest.mark.usefixtures("forget_edition")
 def test_broken_settings_are_an_import_error_with_the_line(dagbag: Callable[[], Any], centre: Centre) -> None:
     line = len(centre.config.read_text().splitlines()) + 1

@@ -21,11 +21,14 @@ from tests.services.command_forks import start_command
 from tests.services.mariadb import PASSWORD, USER, MariaDb
 
 pytestmark = pytest.mark.full
-SITE_ID = "5a1d3c52-7d1b-4a5e-9c1e-cccccccccccc"
 COLUMNS = (
     "at DATETIME(3), machine VARCHAR(9) CHARACTER SET utf8mb4, part INT, n INT UNSIGNED NOT NULL, level DOUBLE, rate FLOAT,"
     " price DECIMAL(12,3), note VARCHAR(20) CHARACTER SET utf8mb4, raw BLOB, day DATE, ok BOOL,"
     " PRIMARY KEY (at, machine, part)"
+)
+EVENTS = (
+    "id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, place VARCHAR(9) CHARACTER SET utf8mb4, seen DATETIME(3) NOT NULL,"
+    " n INT, UNIQUE (place, seen)"
 )
 FIELDS = ("n", "level", "rate", "price", "note", "raw", "day", "ok")
 AS_SEEN = {"price": "CAST(price AS CHAR)", "raw": "LOWER(HEX(raw))", "day": "CAST(day AS CHAR)"}
@@ -48,13 +51,14 @@ class Plant:
         self.config.write_text(
             f'[sources.plant]\nstore = "store"\nurl = "mysql://{USER}@127.0.0.1:{server.port}"\n'
             'password_file = "password"\ntls = "off"\ntables = ["plant.*"]\n'
-            '[sinks.series]\nsource = "plant"\nkind = "catalog"\ntarget = "series"\n'
+            '[sinks.series]\nsource = "plant"\nkind = "catalog"\ntarget = "centre"\n'
+            '[sinks.series.columns."plant.events"]\ntime = "seen"\ntags = ["place"]\n'
             '[receivers.centre]\nstore = "centre"\n'
-            f'[sites.series]\nid = "{SITE_ID}"\nstore = "series"\npartition_interval_ms = 86400000\n'
-            '[links.series]\nsite = "series"\n'
+            '[sites.series]\nstore = "series"\npartition_interval_ms = 86400000\n'
         )
         server.run("DROP DATABASE IF EXISTS plant", "CREATE DATABASE plant", f"CREATE TABLE plant.readings ({COLUMNS})")
-        server.run(*(self.make_change() for _ in range(150)))
+        server.run(f"CREATE TABLE plant.events ({EVENTS})")
+        server.run(*(self.make_change() for _ in range(150)), *(self.make_event() for _ in range(50)))
 
     def run(self, *words: str, code: int = 0) -> Said:
         said = run_here(self.config, *words)
@@ -80,8 +84,37 @@ class Plant:
             ]
         )
 
+    def make_event(self) -> str:
+        """A change of a table whose key is a number: its time and its tag are any columns."""
+        n, m = self.choice.randrange(60), self.choice.randrange(10_000)
+        seen = f"'2026-11-{20 + n % 3} 10:{n:02}:00.250'"
+        place, low = self.choice.choice(["'p1'", "'ä'"]), self.choice.randrange(100)
+        return self.choice.choice(
+            [
+                *[f"INSERT IGNORE INTO plant.events (place, seen, n) VALUES ({place}, {seen}, {m})"] * 3,
+                f"REPLACE INTO plant.events (place, seen, n) VALUES ({place}, {seen}, {m})",
+                f"UPDATE plant.events SET n = {m} WHERE id > {low} LIMIT 3",
+                f"UPDATE IGNORE plant.events SET seen = seen + INTERVAL 1 MINUTE WHERE id > {low} ORDER BY seen LIMIT 5",
+                f"UPDATE IGNORE plant.events SET place = {place} WHERE seen = {seen}",
+                f"UPDATE IGNORE plant.events SET id = id + 1 WHERE id = {low}",
+                f"DELETE FROM plant.events WHERE id > {low} LIMIT 1",
+            ]
+        )
+
     def change(self, count: int) -> None:
-        self.server.run(*(self.make_change() for _ in range(count)))
+        self.server.run(*(make() for _ in range(count) for make in (self.make_change, self.make_event)))
+
+    def read_events(self) -> Rows:
+        out = self.folder / "events.parquet"
+        self.run("read", "--device", "plant.events.**", "--out", str(out), "--times", "number")
+        return sorted((row["device"], row["time"], row["id"], row["n"]) for row in pq.read_table(out).to_pylist())
+
+    def select_events(self) -> Rows:
+        found = self.server.run("SELECT place, seen, id, n FROM plant.events")
+        return sorted(
+            (f"plant.events.{place}", round(seen.replace(tzinfo=UTC).timestamp() * 1000), *values)
+            for place, seen, *values in found
+        )
 
     def kill(self, *words: str) -> None:
         """Run a command, and kill it at a moment by chance."""
@@ -91,12 +124,10 @@ class Plant:
         process.wait()
 
     def deliver(self) -> dict[str, str]:
-        """Bring the sink to the server's end, and the receiver to the sink's; how tables are."""
+        """Bring the receiver to the server's end; how tables are."""
         self.run("changes", "capture", "plant")
         said = run_here(self.config, "changes", "deliver", "series")
         assert said.code in (0, 23), said
-        self.run("sync", "series")
-        self.run("load")
         return {table["name"]: table["state"] for table in said.json["tables"]}
 
     def read(self, fields: Sequence[str] = FIELDS) -> Rows:
@@ -124,23 +155,24 @@ def test_a_sink_that_is_killed_again_and_again(tmp_path: Path, server: MariaDb, 
         if number % 2:
             plant.kill("sync", "series")
     plant.change(40)
-    assert plant.deliver() == {"plant.readings": "whole"}
-    rows = plant.read()
-    assert len(rows) > 20
+    assert plant.deliver() == {"plant.events": "whole", "plant.readings": "whole"}
+    rows, events = plant.read(), plant.read_events()
+    assert min(len(rows), len(events)) > 20
     said = plant.run("changes", "verify", "plant", "--sink", "series")
-    assert (said.json["differences"], [table["rows"] for table in said.json["tables"]]) == ([], [len(rows)])
+    assert (said.json["differences"], [table["rows"] for table in said.json["tables"]]) == ([], [len(events), len(rows)])
     assert rows == plant.select()
+    assert events == plant.select_events()
     assert list((tmp_path / "series").rglob("*.mods2")), "the changes deleted nothing that had been delivered"
     assert not list((tmp_path / "series" / "data").rglob("*.tmp"))
     plant.run("merge")
-    assert plant.read() == rows
+    assert (plant.read(), plant.read_events()) == (rows, events)
     assert plant.run("verify").json["ok"]
     (tmp_path / "var" / "ledger.db").unlink()
     plant.run("ledger", "rebuild")
-    assert plant.read() == rows
+    assert (plant.read(), plant.read_events()) == (rows, events)
     plant.change(40)
     plant.deliver()
-    assert plant.read() == plant.select()
+    assert (plant.read(), plant.read_events()) == (plant.select(), plant.select_events())
 
 
 def test_a_schema_changes_and_a_type_that_does_not_fit_stops_its_table_alone(tmp_path: Path, server: MariaDb) -> None:
@@ -153,12 +185,12 @@ def test_a_schema_changes_and_a_type_that_does_not_fit_stops_its_table_alone(tmp
         "INSERT INTO plant.counters VALUES ('2026-11-25 00:00:00', 18446744073709551615)",
         "UPDATE plant.readings SET more = n, n = n + 1",
     )
-    assert plant.deliver() == {"plant.counters": "stopped", "plant.readings": "partial"}
+    assert plant.deliver() == {"plant.counters": "stopped", "plant.events": "whole", "plant.readings": "partial"}
     fields = [*(name for name in FIELDS if name != "level"), "more"]
     assert plant.read(fields) == plant.select(fields)
     server.run("DELETE FROM plant.counters", "INSERT INTO plant.counters VALUES ('2026-11-25 00:00:00', 4)")
     plant.run("changes", "bootstrap", "plant", "--tables", "plant.counters", "plant.readings", "--again")
-    assert plant.deliver() == {"plant.counters": "whole", "plant.readings": "whole"}
+    assert plant.deliver() == {"plant.counters": "whole", "plant.events": "whole", "plant.readings": "whole"}
     assert plant.read(fields) == plant.select(fields)
     said = plant.run("read", "--device", "plant.counters", "--out", str(tmp_path / "counters.jsonl"))
     assert said.json["rows"] == 1
@@ -177,14 +209,16 @@ def test_files_that_are_not_the_table_are_found_and_mended(tmp_path: Path, serve
     verify = ("changes", "verify", "plant", "--sink", "series")
     said = plant.run(*verify)
     rows = {table["name"]: table["rows"] for table in said.json["tables"] if table["rows"]}
-    assert rows == {"plant.readings": len(plant.select()), "plant.ticks": 2}, "a row without a value is no row of a catalog"
+    expected = {"plant.events": len(plant.select_events()), "plant.readings": len(plant.select()), "plant.ticks": 2}
+    assert rows == expected, "a row without a value is no row of a catalog"
     # A file goes, and so do its rows, but for those that others have, too.
     newest = max((tmp_path / "series").rglob("*.tsfile"), key=lambda path: int(path.name.split("-")[0]))
     newest.unlink()
     Path(f"{newest}.resource").unlink()
     said = plant.run(*verify, code=20)
-    assert {one["table"] for one in said.json["differences"]} == {"plant.readings"}
-    assert plant.run(*verify, "--repair").json["repaired"] == ["plant.readings"]
+    damaged = {one["table"] for one in said.json["differences"]}
+    assert "plant.readings" in damaged <= {"plant.readings", "plant.events"}
+    assert plant.run(*verify, "--repair").json["repaired"] == sorted(damaged)
     assert plant.run(*verify).json["differences"] == []
     server.run("DROP TABLE plant.ticks")
     assert plant.run(*verify).json["differences"] == []

@@ -347,9 +347,9 @@ def play_lake(folder: Path) -> None:
 
 def play_series(folder: Path) -> None:
     series = (
-        '[sinks.series]\nsource = "orders"\nkind = "catalog"\ntarget = "series"\ntables = ["plant.readings"]\n'
-        '[sites.series]\nid = "5a1d3c52-7d1b-4a5e-9c1e-0d2f8e6b7a41"\nstore = "series"\n'
-        '[links.series]\nsite = "series"\n[receivers.centre]\nstore = "centre"\n'
+        '[sinks.series]\nsource = "orders"\nkind = "catalog"\ntarget = "centre"\ntables = ["plant.*"]\n'
+        '[sinks.series.columns."plant.events"]\ntime = "seen"\ntags = ["place"]\n'
+        '[receivers.centre]\nstore = "centre"\n'
     )
     with served(folder) as server:
         config = folder / "tidemark.toml"
@@ -360,6 +360,9 @@ def play_series(folder: Path) -> None:
             " PRIMARY KEY (at, machine))",
             "INSERT INTO plant.readings SELECT '2026-11-27 12:00:00' + INTERVAL seq SECOND, 'm1', 0.5, seq"
             " FROM shop.seq_1_to_1001",
+            "CREATE TABLE plant.events (id INT PRIMARY KEY, place VARCHAR(9), seen DATETIME, what VARCHAR(9))",
+            "INSERT INTO plant.events VALUES (7, 'gate', '2026-11-27 12:00:01', 'open')",
+            "INSERT INTO plant.events VALUES (8, 'gate', '2026-11-27 12:00:02', 'shut')",
         )
         type_commands(folder, Block("console", "$ ./tidemark changes capture orders\n"))
         server.run("INSERT INTO plant.readings VALUES ('2026-11-27 12:16:42', 'm1', NULL, 1002)")

@@ -10,6 +10,7 @@ from tidemark.errors import UsageError
 from tidemark.settings import model, template
 from tidemark.settings.load import load_settings
 from tidemark.settings.model import Settings
+from tidemark.settings.values import TableColumns
 
 
 @pytest.fixture
@@ -59,7 +60,11 @@ def test_what_a_sink_may_be(written: Path) -> None:
     source = '[sources.a]\nstore = "changes/a"\n'
     sink = f'{source}[sinks.lake]\nsource = "a"\nkind = "delta"\ntarget = "lake"\n'
     found = load_text(written, f'{sink}[sinks.lake.columns."shop.orders"]\nshard = ["customer_id"]\n').sinks["lake"]
-    assert found.columns == (("shop.orders", ("customer_id",)),)
+    assert found.columns == (("shop.orders", TableColumns(("customer_id",))),)
+    told = '[sinks.lake.columns."shop.orders"]\ntime = "seen"\ntags = ["site", "name"]\n'
+    assert load_text(written, sink + told).sinks["lake"].columns == (
+        ("shop.orders", TableColumns(time="seen", tags=("site", "name"))),
+    )
     assert (found.target, found.shards, found.tables) == (f"file://{written.parent}/lake", 8, ("**",))
     for line, says in {
         'source = "b"\nkind = "delta"\ntarget = "x"': "no source of that name",
@@ -68,6 +73,8 @@ def test_what_a_sink_may_be(written: Path) -> None:
         'source = "a"\nkind = "delta"\ntarget = "lake/b"': "shares folders with the target of sink lake",
         'source = "a"\nkind = "delta"\ntarget = "changes"': "shares folders with the store of source a",
         'source = "a"\nkind = "delta"\ntarget = "x"\ncolumns = {"shop.orders" = ["id"]}': "must be tables",
+        'source = "a"\nkind = "delta"\ntarget = "x"\ncolumns = {"shop.orders" = {key = "id"}}': "must be tables",
+        'source = "a"\nkind = "catalog"\ntarget = "x"': "must be the name of a receiver, or the store of a site",
         'source = "a"\nkind = "delta"\ntarget = "x"\nshards = 0': "from 1 to 4096",
     }.items():
         assert any(says in problem for problem in problems(written, f"{sink}[sinks.other]\n{line}\n")), line

@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from glob import glob
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid5
 
 from tidemark.errors import SettingsError, UsageError
 from tidemark.settings.model import INCLUDE, NAMED
@@ -29,6 +30,8 @@ _KEY = re.compile(r"""^\s*(?P<name>(?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]
 _PART = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
 
 _ABSENT = object()
+_SINKS = UUID("0d9c3f0e-6c1f-4f5b-9f0a-4b8a7e1d2c35")
+"""Ids of sites that sinks make are UUIDs of version 5 in this namespace: of source and sink."""
 
 KeyPath = tuple[str, ...]
 
@@ -95,7 +98,8 @@ def suggest_nearest(wrong: str, known: Iterable[str]) -> str:
 
 
 def read_document(path: Path, label: str, environ: Mapping[str, str], seen: dict[Path, float] | None = None) -> Problems:
-    """Read the file and those that it includes, make the links of patterns, put `TIDEMARK__SECTION__KEY` over it.
+    """Read the file and those that it includes, make the links of patterns, put `TIDEMARK__SECTION__KEY` over it, make the
+    sites of catalog sinks.
 
     `seen` gets each file with its mtime before it was read. Raises UsageError for a file that cannot be read or is not TOML.
     """
@@ -122,6 +126,7 @@ def read_document(path: Path, label: str, environ: Mapping[str, str], seen: dict
                 problems.add_problem_at(where, f"include: {shown} is included already: name each file once")
     _make_links(problems)
     _put_environment(problems.document, environ)
+    _make_sites(problems.document)
     return problems
 
 
@@ -210,6 +215,34 @@ def _make_links(problems: Problems) -> None:
             elif site not in links:
                 links[site], document.made[site] = {"site": site}, pattern
                 document.places["links", site] = document.locate_key("links", pattern)
+
+
+def _make_sites(document: Document) -> None:
+    """Make a site and a link for each catalog sink whose target is a receiver, by the sink's name: its files are the site's.
+    What stands in tables of that name counts."""
+    tree = document.tree
+    sinks, receivers = tree.get("sinks"), tree.get("receivers")
+    if not isinstance(sinks, dict) or not isinstance(receivers, dict):
+        return
+    for name, sink in sinks.items():
+        if not isinstance(sink, dict) or sink.get("kind") != "catalog" or sink.get("target") not in receivers:
+            continue
+        receiver = str(sink["target"])
+        fresh = {"id": str(uuid5(_SINKS, f"{sink.get('source')}/{name}")), "store": f"var/sinks/{name}"}
+        site = _fill_table(document, ("sites", name), fresh)
+        _fill_table(document, ("links", name), {"site": name, "receiver": receiver})
+        sink["target"] = site.get("store", receiver)
+
+
+def _fill_table(document: Document, path: tuple[str, str], values: Mapping[str, str]) -> Mapping[str, Any]:
+    """Put values into a table where it has none of that key; the table. An empty one: what stands there is no table."""
+    section = document.tree.setdefault(path[0], {})
+    table = section.setdefault(path[1], {}) if isinstance(section, dict) else None
+    if not isinstance(table, dict):
+        return {}
+    table.update({key: value for key, value in values.items() if key not in table})
+    document.places.setdefault(path, document.locate_key("sinks", path[1], "target"))
+    return table
 
 
 def is_pattern(name: str) -> bool:

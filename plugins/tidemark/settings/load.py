@@ -173,7 +173,9 @@ def _check_sinks(sections: Sections, problems: Problems) -> None:
         mine = _folder_address(table["target"], "") if "target" in table else ""
         of_sites = [_folder_address(site["store"], "") for site in sections["sites"].values() if "store" in site]
         if table.get("kind") == "catalog" and mine and mine not in of_sites:
-            message = f"must be the store of a site: [sites.{name}] with the same folder, and an id"
+            message = (
+                f"must be the name of a receiver, or the store of a site: [sites.{name}] with the same folder, and an id"
+            )
             problems.add_problem(message, "sinks", name, "target", value=table["target"])
         for section, other, store in owned:
             folder = _folder_address(store, "")

@@ -15,8 +15,10 @@ from typing import Any
 
 from tidemark.settings.values import (
     Reader,
+    TableColumns,
     one_of,
     parse_bandwidth,
+    parse_columns,
     parse_cron,
     parse_flag,
     parse_folders,
@@ -33,7 +35,6 @@ from tidemark.settings.values import (
     parse_prefix,
     parse_remote_files,
     parse_server_url,
-    parse_shard_columns,
     parse_share,
     parse_size,
     parse_snapshot_folder,
@@ -43,7 +44,6 @@ from tidemark.settings.values import (
     parse_task_arguments,
     parse_text,
     parse_texts,
-    parse_time_columns,
     parse_timezone,
     parse_uuid,
     parse_window,
@@ -466,13 +466,11 @@ class SinkSettings:
     target: str = setting(
         REQUIRED,
         parse_local_store,
-        "a folder of this machine that belongs to this sink alone; of a catalog sink the `store` of a `[sites.NAME]`",
+        "a folder of this machine that belongs to this sink alone; of a catalog sink a receiver's name, or the `store` of a"
+        " `[sites.NAME]`",
         start="var/lake/orders",
     )
     tables: tuple[str, ...] = setting(("**",), parse_table_patterns, "patterns of the tables to keep, database.table")
-    time: tuple[tuple[str, str], ...] = setting(
-        (), parse_time_columns, "of a catalog sink: the column of time of tables whose key has not one DATETIME or TIMESTAMP"
-    )
     shards: int = setting(8, whole_number(1, 4096), "of its task: into how many shards rows are divided")
     hash: str = setting("mixed", one_of("mixed", "ptubes"), 'of its task: "ptubes" is the hash of the original')
     key_change: str = setting(
@@ -483,8 +481,11 @@ class SinkSettings:
         parse_cron,
         'the cron line (UTC) of the DAG `tidemark_sink__NAME`; "" means whenever the source was captured',
     )
-    columns: tuple[tuple[str, tuple[str, ...]], ...] = setting(
-        (), parse_shard_columns, 'of its task, for example {"shop.orders" = {shard = ["customer_id"]}}; else the primary key'
+    columns: tuple[tuple[str, TableColumns], ...] = setting(
+        (),
+        parse_columns,
+        'of tables, for example {"shop.orders" = {shard = ["customer_id"], time = "seen", tags = ["site"]}}: what its task'
+        " divides rows by; of a catalog sink the time and the tags; else the primary key",
     )
 
 
@@ -562,3 +563,18 @@ def make_start(setting: Setting) -> str:
     from uuid import uuid4
 
     return str(uuid4())
+
+
+def find_site_of_sink(settings: Settings, sink: SinkSettings) -> SiteSettings | None:
+    """The site whose files a catalog sink writes: its store is the sink's target. None: the sink is another one, or there is
+    no such site."""
+    if sink.kind != "catalog":
+        return None
+    folder = sink.target.rstrip("/")
+    return next((site for site in settings.sites.values() if site.store.rstrip("/") == folder), None)
+
+
+def list_links_of_sink(settings: Settings, sink: SinkSettings) -> list[str]:
+    """The links that send what a catalog sink writes; of other sinks there are none."""
+    site = find_site_of_sink(settings, sink)
+    return sorted(link.name for link in settings.links.values() if site and link.site == site.name)

@@ -11,6 +11,7 @@ import json
 import os.path
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
 from pathlib import Path, PurePosixPath
@@ -386,30 +387,32 @@ def parse_table_patterns(value: Any) -> tuple[str, ...]:
     return found
 
 
-TableColumns = tuple[tuple[str, tuple[str, ...]], ...]
-_SHARD_COLUMNS = 'must be tables: [sinks.NAME.columns."shop.orders"] with shard = ["customer_id"]'
+@dataclass(frozen=True)
+class TableColumns:
+    """What a sink's settings say of the columns of a table. `shard`: none are its primary key. `time` and `tags` are of a
+    catalog sink: "" and None are what its primary key tells."""
+
+    shard: tuple[str, ...] = ()
+    time: str = ""
+    tags: tuple[str, ...] | None = None
 
 
-def parse_shard_columns(value: Any) -> TableColumns:
-    """Read `{"database.table" = {shard = ["column"]}}` as (table, columns) pairs in the order of names."""
+_COLUMNS = 'must be tables: [sinks.NAME.columns."shop.orders"] with shard = ["customer_id"], time = "seen", tags = ["site"]'
+
+
+def parse_columns(value: Any) -> tuple[tuple[str, TableColumns], ...]:
+    """Read `{"database.table" = {shard = ["column"], time = "column", tags = ["column"]}}` as (table, columns) pairs in the
+    order of names. Each key may be absent."""
     if not isinstance(value, dict):
-        raise ValueError(_SHARD_COLUMNS)
+        raise ValueError(_COLUMNS)
     found = []
     for table, keys in sorted(value.items()):
-        if "." not in table or not isinstance(keys, dict) or set(keys) != {"shard"}:
-            raise ValueError(_SHARD_COLUMNS)
-        found.append((table, parse_nonempty_texts(keys["shard"])))
+        if "." not in table or not isinstance(keys, dict) or not keys or not keys.keys() <= {"shard", "time", "tags"}:
+            raise ValueError(_COLUMNS)
+        shard = parse_nonempty_texts(keys["shard"]) if "shard" in keys else ()
+        tags = parse_texts(keys["tags"]) if "tags" in keys else None
+        found.append((table, TableColumns(shard, parse_text(keys.get("time", "")), tags)))
     return tuple(found)
-
-
-_TIME_COLUMNS = 'must be a table: {"plant.readings" = "at"}'
-
-
-def parse_time_columns(value: Any) -> tuple[tuple[str, str], ...]:
-    """Read `{"database.table" = "column"}` as (table, column) pairs in the order of names."""
-    if not isinstance(value, dict) or not all("." in table and isinstance(one, str) and one for table, one in value.items()):
-        raise ValueError(_TIME_COLUMNS)
-    return tuple(sorted(value.items()))
 
 
 def _file_path(written: str, root: Path) -> str:
@@ -484,13 +487,16 @@ def format_read(value: Any, read: Reader) -> str:
     """Write a value that `read` returned as the file would."""
     if read is parse_task_arguments:
         return "{" + ", ".join(f"{key} = {format_value(one)}" for key, one in value) + "}"
-    if read is parse_time_columns:
-        return "{" + ", ".join(f'"{table}" = {format_value(column)}' for table, column in value) + "}"
-    if read is parse_shard_columns:
-        return "{" + ", ".join(f'"{table}" = {{shard = {format_value(names)}}}' for table, names in value) + "}"
+    if read is parse_columns:
+        return "{" + ", ".join(f'"{table}" = {{{_format_columns(columns)}}}' for table, columns in value) + "}"
     if read in (parse_bandwidth, parse_size):
         return format_value(_format_amount(value, "/s" if read is parse_bandwidth else ""))
     return f"{value:g}" if isinstance(value, float) else format_value(value)
+
+
+def _format_columns(columns: TableColumns) -> str:
+    told = {name: value for name, value in vars(columns).items() if value or (name == "tags" and value is not None)}
+    return ", ".join(f"{name} = {format_value(value)}" for name, value in told.items())
 
 
 def _format_amount(amount: float, per: str) -> str:

@@ -15,20 +15,33 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tidemark.changes.sinks.batches import Content, TableChanges, Window, cut_run, judge_table
 from tidemark.changes.sinks.fold import MisfitError, fold_rows, key_of
-from tidemark.changes.sinks.points import TYPES, Gone, Layout, Points, choose_layout, cut_partition, make_points
+from tidemark.changes.sinks.points import (
+    FROM_KEY,
+    TYPES,
+    Gone,
+    Layout,
+    Points,
+    Times,
+    choose_layout,
+    cut_partition,
+    make_points,
+    unite_rows,
+)
 from tidemark.errors import CorruptionError, PermanentError, UsageError, limits_named
 from tidemark.ledger.delivery import STOPPED, SinkBatch, SinkTable
 from tidemark.settings.model import SiteSettings
+from tidemark.settings.values import TableColumns
 from tidemark.stores.agent import durable
-from tidemark.tsfiles.companions.mods import FIRST_TIME, parse_mods
+from tidemark.tsfiles.companions.mods import FIRST_TIME, NO_DELETIONS, Deletions, parse_mods
 from tidemark.tsfiles.companions.resource import read_extent
 from tidemark.tsfiles.devices import table_device, table_segments
 from tidemark.tsfiles.layout.index import Segments
@@ -52,11 +65,11 @@ _UNITS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
 @dataclass
 class _State:
-    """What `catalog.json` says. `end`: the first transaction that the files do not have. By table, `times`: its column of
-    time; `fields`: the names of Arrow types by column."""
+    """What `catalog.json` says. `end`: the first transaction that the files do not have. By table, `points`: its tags, then
+    its column of time; `fields`: the names of Arrow types by column."""
 
     end: int = 1
-    times: dict[str, str] = field(default_factory=dict)
+    points: dict[str, list[str]] = field(default_factory=dict)
     fields: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
@@ -72,11 +85,11 @@ class _Work:
 
 
 class CatalogFiles:
-    """The files of a sink. `times`: the column of time of tables, where the key does not tell it."""
+    """The files of a sink. `columns`: time and tags of tables, where the key does not tell them."""
 
-    def __init__(self, root: Path, site: SiteSettings, times: Mapping[str, str]) -> None:
+    def __init__(self, root: Path, site: SiteSettings, columns: Mapping[str, TableColumns]) -> None:
         self.root = root
-        self._times = times
+        self._columns = columns
         self.unit = site.time_unit
         self._length = site.partition_interval_ms * _UNITS[site.time_unit]
         self._begun = {"time_unit": site.time_unit, "partition_interval_ms": site.partition_interval_ms}
@@ -88,15 +101,13 @@ class CatalogFiles:
         """The first transaction that the files do not have."""
         return self._read_state().end
 
-    def time_of(self, name: str) -> str:
-        """The column of time that the settings name of a table; "": none."""
-        return self._times.get(name, "")
+    def columns_of(self, name: str) -> TableColumns:
+        """What the settings say of the columns of a table."""
+        return self._columns.get(name, FROM_KEY)
 
     def list_files(self, database: str) -> list[Path]:
         """The TsFiles of a database, lowest rank first."""
-        paths = (self.root / DATA[1] / database).rglob("*.tsfile")
-        found = [(name.version, path) for path in paths if (name := parse_name(path.name)) is not None]
-        return [path for _, path in sorted(found)]
+        return _sort_files((self.root / DATA[1] / database).rglob("*.tsfile"))
 
     def write(self, batch: SinkBatch, content: Content, known: Mapping[str, SinkTable], effect: Effect) -> list[SinkTable]:
         """Write a batch, and tell how its tables are. One whose rows do not fit is stopped, and the others go on."""
@@ -119,10 +130,10 @@ class CatalogFiles:
                 if work.anew:
                     state.fields.pop(work.state.name, None)
                 if work.layout is not None:
-                    state.times[work.state.name] = work.layout.time
+                    state.points[work.state.name] = [*work.layout.point]
                     state.fields[work.state.name] = {name: str(one) for name, one in work.layout.fields.items()}
             effect(f"before {STATE}")
-            told = {"format": 1, **self._begun, "end": batch.end, "times": state.times, "fields": state.fields}
+            told = {"format": 1, **self._begun, "end": batch.end, "points": state.points, "fields": state.fields}
             durable.publish(os.fsencode(self.root / STATE), [json.dumps(told, ensure_ascii=False).encode()])
             # CRASH WINDOW: the files have the batch and no point says so: it is written again, with the same bytes.
             effect(f"after {STATE}")
@@ -138,7 +149,8 @@ class CatalogFiles:
             if told["format"] != 1:
                 raise ValueError(f"format {told['format']}")
             begun = {name: told[name] for name in self._begun}
-            found = _State(int(told["end"]), dict(told["times"]), {name: dict(one) for name, one in told["fields"].items()})
+            points = {name: [*one] for name, one in told["points"].items()}
+            found = _State(int(told["end"]), points, {name: dict(one) for name, one in told["fields"].items()})
         except (ValueError, KeyError, TypeError, AttributeError) as wrong:
             raise CorruptionError(
                 f"{self.root / STATE}: {wrong}", hint="give the sink and its site a new folder", subject=str(self.root)
@@ -180,12 +192,24 @@ class CatalogFiles:
             raise MisfitError(f"its key was {', '.join(other)} and is {', '.join(key)} now")
         there = {} if window.anew else {name: TYPES[one] for name, one in state.fields.get(changes.name, {}).items()}
         for shape, _, _ in stretches:
-            layout = choose_layout(shape, there, self.time_of(changes.name))
+            layout = choose_layout(shape, there, self.columns_of(changes.name))
             there = dict(layout.fields)
-            if not window.anew and (was := state.times.get(changes.name, layout.time)) != layout.time:
-                raise MisfitError(f"its column of time was {was} and is {layout.time} now")
-        folded = fold_rows(stretches, key, layout.types_of(stretches[-1][0]))
-        return _Work(replace(table, key=key), make_points(folded.rows, layout, self.unit), layout, clear, window.anew)
+            *tags, time = state.points.get(changes.name, layout.point)
+            if not window.anew and time != layout.time:
+                raise MisfitError(f"its column of time was {time} and is {layout.time} now")
+            if not window.anew and tuple(tags) != layout.tags:
+                raise MisfitError(f"its tags were {', '.join(tags)} and are {', '.join(layout.tags)} now")
+        types = layout.types_of(stretches[-1][0])
+        rows = fold_rows(stretches, layout.point, types).rows
+        if rest := layout.find_rest(key):
+            by_key = fold_rows(stretches, key, types).rows
+            bounds = max(clear, table.begun), batch.first
+
+            def read_held(device: Segments, times: Times) -> Mapping[int, tuple[Any, ...]]:
+                return self._read_held(layout.database, device, times, rest, bounds)
+
+            rows = unite_rows(rows, by_key, (layout, key, self.unit), read_held)
+        return _Work(replace(table, key=key), make_points(rows, layout, self.unit), layout, clear, window.anew)
 
     # files
 
@@ -233,6 +257,32 @@ class CatalogFiles:
     def _folder_of(self, database: str, partition: int) -> Path:
         return self.root / DATA[1] / database / REGION / str(partition)
 
+    def _read_held(
+        self, database: str, device: Segments, times: Times, names: Sequence[str], bounds: tuple[int, int]
+    ) -> dict[int, tuple[Any, ...]]:
+        """What files of batches that begin within bounds have of some columns, at ascending times of a device."""
+        found: dict[int, tuple[Any, ...]] = {}
+        for partition, span in cut_partition(times, self._length):
+            for place in self._list_overlapping(database, partition, device, times[span], bounds):  # lowest rank first
+                with TsFile(UntrustedFile(str(place.parent), place.name), database) as file:
+                    deletions = read_deletions(place)
+                    named = table_device(database, device)
+                    columns = [file.read_column(named, name, deletions=deletions) for name in names]
+                hit = np.isin(columns[0].times, times[span])
+                values = [column.values[hit].tolist() for column in columns]
+                found.update(zip(columns[0].times[hit].tolist(), zip(*values, strict=True), strict=True))
+        return found
+
+    def _list_overlapping(
+        self, database: str, partition: int, device: Segments, times: Times, bounds: tuple[int, int]
+    ) -> Iterator[Path]:
+        """The files of a partition that may have a device's points at these times, of batches that begin within bounds."""
+        low, high = bounds
+        for place in self._list_files(self._folder_of(database, partition), high):
+            first, last = self._extent_of(place, database).get(table_device(database, device), (1, 0))
+            if first <= times[-1] and times[0] <= last and version_of(place) >= low:
+                yield place
+
     # deletions
 
     def _delete(self, batch: SinkBatch, work: _Work, effect: Effect) -> None:
@@ -245,13 +295,10 @@ class CatalogFiles:
                     found[place] = [encode_table_deletion(_EVER, table)]
         concerned: dict[Path, list[Gone]] = {}
         for gone in work.points.gone:
-            device = table_device(database, gone.device)
             for partition, span in cut_partition(gone.times, self._length):
                 times = gone.times[span]
-                for place in self._list_files(self._folder_of(database, partition), batch.first):
-                    first, last = self._extent_of(place, database).get(device, (1, 0))
-                    if first <= times[-1] and times[0] <= last:
-                        concerned.setdefault(place, []).append(replace(gone, times=times))
+                for place in self._list_overlapping(database, partition, gone.device, times, (0, batch.first)):
+                    concerned.setdefault(place, []).append(replace(gone, times=times))
         for place, several in concerned.items():
             with TsFile(UntrustedFile(str(place.parent), place.name), database) as file:
                 for gone in several:
@@ -260,11 +307,10 @@ class CatalogFiles:
             self._add_entries(place, entries, effect)
 
     def _list_files(self, folder: Path, below: int) -> list[Path]:
-        """The TsFiles in and below a folder of batches that began before a transaction."""
+        """The TsFiles in and below a folder of batches that began before a transaction, lowest rank first."""
         if folder not in self._listed:
-            self._listed[folder] = sorted(folder.rglob("*.tsfile"))
-        names = [(path, parse_name(path.name)) for path in self._listed[folder]]
-        return [path for path, name in names if name is not None and name.version < below]
+            self._listed[folder] = _sort_files(folder.rglob("*.tsfile"))
+        return [path for path in self._listed[folder] if version_of(path) < below]
 
     def _extent_of(self, place: Path, database: str) -> dict[str, tuple[int, int]]:
         """The devices of a file of a former batch, with their first and last time."""
@@ -292,6 +338,25 @@ class CatalogFiles:
             durable.publish(os.fsencode(mods), [before, *added])
             # CRASH WINDOW: some files have their deletions: they are found there, and the others get theirs.
             effect(f"after {mods.relative_to(self.root)}")
+
+
+def version_of(place: Path) -> int:
+    """The first transaction of the batch that wrote a TsFile; -1: none has that name."""
+    name = parse_name(place.name)
+    return -1 if name is None else name.version
+
+
+def _sort_files(paths: Iterable[Path]) -> list[Path]:
+    return sorted((path for path in paths if version_of(path) >= 0), key=lambda path: (version_of(path), path))
+
+
+def read_deletions(place: Path) -> Deletions:
+    """What the `.mods2` of a TsFile says."""
+    try:
+        data = UntrustedFile(str(place.parent), f"{place.name}.mods2").read(COMPANION_BYTES)
+    except FileNotFoundError:
+        return NO_DELETIONS
+    return parse_mods(data, "mods2", str(place))
 
 
 def _tell(values: Mapping[str, object]) -> str:

@@ -115,7 +115,7 @@ class Sink:
         if self.settings.kind == CATALOG:
             from tidemark.changes.sinks.catalog import CatalogFiles
 
-            return CatalogFiles(self.root, site_of_sink(self.app.settings, self.settings), dict(self.settings.time))
+            return CatalogFiles(self.root, site_of_sink(self.app.settings, self.settings), dict(self.settings.columns))
         from tidemark.changes.sinks.history import HistoryFiles
 
         return HistoryFiles(self.root, self.name, name_folder)
@@ -173,7 +173,7 @@ def _open_task(sink: Sink) -> None:
             subject=sink.name,
         )
     settings = sink.settings
-    columns = dict(settings.columns)
+    columns = {table: columns.shard for table, columns in settings.columns if columns.shard}
     wanted = Wanted(
         sink.name, settings.source, None, settings.hash, settings.key_change, columns, settings.tables, "earliest"
     )

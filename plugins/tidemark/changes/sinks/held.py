@@ -14,15 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.changes.sinks.catalog import CatalogFiles
+from tidemark.changes.sinks.catalog import CatalogFiles, read_deletions
 from tidemark.changes.sinks.points import Layout, Times
 from tidemark.changes.store.model import Kind, Shape
-from tidemark.tsfiles.companions.mods import NO_DELETIONS, parse_mods
 from tidemark.tsfiles.devices import table_segments
 from tidemark.tsfiles.layout.index import Segments
 from tidemark.tsfiles.points.column import Column, overlay_columns
 from tidemark.tsfiles.reader import TsFile
-from tidemark.tsfiles.sealed import COMPANION_BYTES
 from tidemark.untrusted_files import UntrustedFile
 
 _DIGITS = re.compile(r"\w+\((\d)\)")
@@ -73,11 +71,7 @@ def _read_columns(files: CatalogFiles, layout: Layout) -> Iterator[tuple[Segment
 
 
 def _add_file(found: Found, place: Path, layout: Layout) -> None:
-    try:
-        data = UntrustedFile(str(place.parent), f"{place.name}.mods2").read(COMPANION_BYTES)
-        deletions = parse_mods(data, "mods2", str(place))
-    except FileNotFoundError:
-        deletions = NO_DELETIONS
+    deletions = read_deletions(place)
     with TsFile(UntrustedFile(str(place.parent), place.name), layout.database) as file:
         for device in file.list_devices():
             segments = table_segments(device)
@@ -96,7 +90,7 @@ def _make_rows(unit: str, of: tuple[Layout, Shape], device: Segments, columns: M
     for column in shape.columns:
         if column.name == layout.time:
             arrays[column.name] = _decode_times(times, unit, column.type) if column.kind is Kind.TEXT else pa.array(times)
-        elif column.key:
+        elif column.name in layout.tags:
             arrays[column.name] = pa.repeat(device[1 + layout.tags.index(column.name)], len(times))
         elif column.name in columns:
             arrays[column.name] = _align(times, columns[column.name], layout.fields[column.name])

@@ -10,7 +10,7 @@ from tidemark.changes.sources.source import disk_of
 from tidemark.changes.store.read import Reader
 from tidemark.errors import UsageError
 from tidemark.ledger.delivery import PARTIAL, STOPPED, SinkTable, read_batch, read_points, read_sink_tables
-from tidemark.settings.model import Settings, SinkSettings, SiteSettings
+from tidemark.settings.model import Settings, SinkSettings, SiteSettings, find_site_of_sink
 
 
 def sink_settings_of(settings: Settings, name: str) -> SinkSettings:
@@ -20,10 +20,9 @@ def sink_settings_of(settings: Settings, name: str) -> SinkSettings:
 
 def site_of_sink(settings: Settings, sink: SinkSettings) -> SiteSettings:
     """The site whose files a `catalog` sink writes: its store is the sink's target. UsageError: there is none."""
+    if site := find_site_of_sink(settings, sink):
+        return site
     folder = sink.target.removeprefix("file://").rstrip("/")
-    for site in settings.sites.values():
-        if site.store.removeprefix("file://").rstrip("/") == folder:
-            return site
     raise UsageError(
         f"no site has the folder of sink {sink.name} as its store: {folder}",
         hint=f'a [sites.{sink.name}] with store = "{folder}" and an id, and a [links.{sink.name}] of that site',

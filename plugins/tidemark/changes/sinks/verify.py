@@ -275,7 +275,7 @@ class _Look:
 
     def _compare_files(self, name: str, table: ReadTable) -> Compared:
         shape, key, files = table.shape, key_of(table.shape), self.sink.target
-        layout = choose_layout(shape, {}, files.time_of(name))
+        layout = choose_layout(shape, {}, files.columns_of(name))
         types = types_held(layout, shape)
         held = read_held(files, layout, shape)
         numbers = {one for one in key if not pa.types.is_string(types[one])}

@@ -154,11 +154,14 @@ def _show_value(value: Any) -> Any:
 def run_deliver(call: Call) -> Answer:
     from tidemark.changes.sinks.deliver import HISTORY, Request, deliver_sink, find_sink
     from tidemark.changes.sinks.show import show_table
+    from tidemark.settings.model import list_links_of_sink
+    from tidemark.sync.run import Options, run_sync
 
     asked = call.arguments
     sink = find_sink(call.app, asked.sink)
     with progress.show_progress(call.screen) as beat:
         done = deliver_sink(sink, Request(asked.to, progress=beat))
+        sent = {link: run_sync(call.app, link, Options(), beat) for link in list_links_of_sink(call.settings, sink.settings)}
     tables = [show_table(table, done.rows.get(table.name, 0)) for table in done.tables.values()]
     if sink.settings.kind == HISTORY:
         tables = [{"name": name, "state": "whole", "rows": rows, "why": ""} for name, rows in done.rows.items()]
@@ -169,6 +172,7 @@ def run_deliver(call: Call) -> Answer:
         "rows": sum(done.rows.values()),
         "tables": tables,
         "point": f"seq:{done.end}",
+        **({"sent": [{"name": link, **run.as_json()} for link, run in sent.items()]} if sent else {}),
     }
     if done.stopped:
         first = done.stopped[0]
@@ -178,18 +182,16 @@ def run_deliver(call: Call) -> Answer:
             "hint": f"./tidemark changes bootstrap {sink.source.name} --tables {first.name} --again makes it anew",
         }
 
-    sites = [site.name for site in call.settings.sites.values() if site.store == sink.settings.target]
-    links = [link.name for link in call.settings.links.values() if link.site in sites]
-
     def show(screen: Screen) -> None:
         told = f"{found['rows']:,} rows in {done.batches:,} batches: up to {found['point']}"
         screen.print_line(told if done.batches else f"nothing new: at {found['point']}")
         rows = [[table[key] for key in ("name", "state", "rows", "why")] for table in tables]
         screen.print_table(("table", "state", "rows>", "why"), rows)
-        for link in links if done.batches else ():
-            screen.print_line(f"  next: ./tidemark sync {link}")
+        for link, run in sent.items():
+            screen.print_line(f"sent by link {link}: {run.state}, {format_count(run.files, 'file')}")
 
-    return Answer(found, show, PartialError.kind if done.stopped else 0)
+    codes = [PartialError.kind if done.stopped else 0, *(run.exit_code for run in sent.values())]
+    return Answer(found, show, next((code for code in codes if code), 0))
 
 
 def run_consume(call: Call) -> Answer:

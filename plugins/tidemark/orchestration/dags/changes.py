@@ -18,7 +18,8 @@ from tidemark.orchestration.dags.docs import sink_doc, source_doc
 from tidemark.orchestration.dags.frame import make_options, make_task
 from tidemark.orchestration.schedules import changes_alias, changes_asset, sink_schedule, source_schedule
 from tidemark.orchestration.tasks import changes
-from tidemark.settings.model import AirflowSettings, Settings, SinkSettings, SourceSettings
+from tidemark.orchestration.tasks.perform import LINK_DAG
+from tidemark.settings.model import AirflowSettings, Settings, SinkSettings, SourceSettings, list_links_of_sink
 from tidemark.visible_log import VisibleLog
 
 log = VisibleLog(__name__)
@@ -35,7 +36,7 @@ def source_dags(settings: Settings) -> dict[str, DAG]:
 
 def sink_dags(settings: Settings) -> dict[str, DAG]:
     """Return a DAG for each sink, by its id. One whose schedule Airflow rejects is left out."""
-    return _make_dags("sink", SINK_DAG, settings.sinks, lambda sink: sink_dag(sink, settings.airflow))
+    return _make_dags("sink", SINK_DAG, settings.sinks, lambda sink: sink_dag(sink, settings))
 
 
 def _make_dags(what: str, prefix: str, named: Mapping[str, _Named], make: Callable[[_Named], DAG]) -> dict[str, DAG]:
@@ -69,8 +70,9 @@ def source_dag(source: SourceSettings, airflow: AirflowSettings) -> DAG:
     return dag
 
 
-def sink_dag(sink: SinkSettings, airflow: AirflowSettings) -> DAG:
-    """Make `tidemark_sink__<sink>`. Raises UsageError if its schedule is invalid."""
+def sink_dag(sink: SinkSettings, settings: Settings) -> DAG:
+    """Make `tidemark_sink__<sink>`. Of a catalog sink it begins a run of each link that sends its files, also where
+    some of its tables are stopped. Raises UsageError if its schedule is invalid."""
     dag = DAG(
         dag_id=SINK_DAG + sink.name,
         dag_display_name=f"sink {sink.name}",
@@ -78,11 +80,19 @@ def sink_dag(sink: SinkSettings, airflow: AirflowSettings) -> DAG:
         doc_md=sink_doc(sink),
         schedule=sink_schedule(sink),
         tags={"tidemark", "changes", f"source:{sink.source}", f"sink:{sink.name}"},
-        **make_options(airflow),
+        **make_options(settings.airflow),
     )
     with dag:
-        make_task(changes.deliver)(sink=sink.name)
+        delivered = make_task(changes.deliver)(sink=sink.name)
+        for link in list_links_of_sink(settings, sink):
+            delivered >> _make_sending(link)
     return dag
+
+
+def _make_sending(link: str) -> Any:
+    from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator  # brings SQLAlchemy
+
+    return TriggerDagRunOperator(task_id=f"send_{link}", trigger_dag_id=LINK_DAG + link, trigger_rule="none_skipped")
 
 
 def _add_steps(source: str) -> None:

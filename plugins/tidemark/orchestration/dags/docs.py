@@ -168,9 +168,17 @@ keep its logs longer.
 {_RERUN}"""
 
 
+def _describe_sending(sink: SinkSettings) -> str:
+    row = "| `send_…` | begins a run of the link that sends its files, also behind a red `deliver` | there is no such DAG |"
+    return f"{row}\n" if sink.kind == "catalog" else ""
+
+
 def sink_doc(sink: SinkSettings) -> str:
     when = f"by `{sink.schedule}` (UTC)" if sink.schedule else f"when `changes of {sink.source}` has news"
-    kinds = {"delta": "tables as they are at the source", "catalog": "TsFiles of the site that has this store"}
+    kinds = {
+        "delta": "tables as they are at the source",
+        "catalog": "TsFiles of the site that has this store, which its links send",
+    }
     what = kinds.get(sink.kind, "a Parquet file of every change")
     return f"""### Sink `{sink.name}`
 
@@ -180,6 +188,6 @@ process writes the sink, a run is *skipped*.
 | task | does | when it is red |
 |---|---|---|
 | `deliver` | all that the store has | a table is *stopped*: its log says why and what to do; the others go on |
-
+{_describe_sending(sink)}
 A batch is recorded before it is written, so a run that died is made good by the next one, with the same rows.
 {_RERUN}"""

@@ -352,7 +352,7 @@ def test_a_table_that_is_read_anew_may_have_other_types(world: CatalogWorld) -> 
 
 
 REFUSED = [
-    (shaped(AT, MACHINE), (at(1), "m1"), "no column beside its key"),
+    (shaped(AT, MACHINE), (at(1), "m1"), "no column beside its time and tags"),
     (
         shaped(Column("id", Kind.INT64, "int", key=True), Column("at", Kind.TEXT, "datetime"), N),
         (1, at(1), 2),
@@ -373,7 +373,7 @@ def test_tables_that_are_no_time_series_stop(world: CatalogWorld, shape: Shape, 
 
 
 def test_the_settings_name_a_time_that_the_key_does_not_tell(tmp_path: Path) -> None:
-    world = CatalogWorld(tmp_path, 'time = {"plant.ticks" = "tick"}\n')
+    world = CatalogWorld(tmp_path, 'columns = {"plant.ticks" = {time = "tick"}}\n')
     ticks = shaped(
         Column("tick", Kind.INT64, "bigint", key=True), Column("line", Kind.INT64, "int", key=True), N, table="ticks"
     )
@@ -470,7 +470,7 @@ def test_another_time_of_a_table_stops_it(world: CatalogWorld) -> None:
     world.read_all([read(at(1), 5, 1)], two)
     assert state_of(world.deliver()) == "whole"
     text = world.config.read_text(encoding="utf-8")
-    told = '[sinks.lake]\ntime = {"plant.readings" = "since"}\n'
+    told = '[sinks.lake]\ncolumns = {"plant.readings" = {time = "since"}}\n'
     world.config.write_text(text.replace("[sinks.lake]\n", told), encoding="utf-8")
     world.change([inserted(at(2), 6, 1)], two)
     [stopped] = world.deliver().stopped
@@ -480,4 +480,4 @@ def test_another_time_of_a_table_stops_it(world: CatalogWorld) -> None:
 def test_a_catalog_sink_without_its_site_is_refused_by_name(tmp_path: Path) -> None:
     world = SinkWorld(tmp_path, "catalog")
     said = world.run("deliver", "lake")
-    said.refused(2, "sinks.lake", "must be the store of a site")
+    said.refused(2, "sinks.lake", "must be the name of a receiver, or the store of a site")
