@@ -234,6 +234,21 @@ def test_init_writes_settings_once(tidemark: Command, deployment: Path) -> None:
     assert tidemark("init", "new", "--json").code == 2, "what is there cannot be read"
 
 
+def test_init_writes_where_the_next_command_looks(
+    tidemark: Command, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tidemark("init", "--config", "own.toml", "--json")
+    assert said.json == {"config": "own.toml", "ok": True}
+    assert tidemark("--config", "own.toml", "status", "--json").code == 0
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(deployment / "own.toml"))
+    (deployment / "tidemark.toml").unlink()
+    said = tidemark("init")
+    assert "./tidemark --config tidemark.toml doctor" in said.err, "without --config it would look at own.toml"
+    assert (deployment / "tidemark.toml").exists()
+    monkeypatch.setenv("TIDEMARK_CONFIG", "tidemark.toml")
+    assert "./tidemark doctor" in tidemark("init").err
+
+
 def test_an_error_carries_its_kind_and_the_next_command(tidemark: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(_call: Call) -> Answer:
         raise GuardError("drops wait", hint="./tidemark approve R1", subject="R1")

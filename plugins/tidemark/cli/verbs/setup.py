@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def _init_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "dir", nargs="?", default=".", metavar="DIR", help="folder to write tidemark.toml into (default: here)"
+        "dir", nargs="?", metavar="DIR", help="folder to write tidemark.toml into (default: here, or the file of --config)"
     )
     parser.add_argument(
         "--site",
@@ -45,12 +46,13 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_init(call: Call) -> Answer:
-    from tidemark.settings.load import load_settings
+    from tidemark.settings.load import find_settings, load_settings
     from tidemark.settings.template import render_sites, render_template
 
     asked = call.arguments
-    target = Path(asked.dir) / DEFAULT
-    option = "" if target == Path(DEFAULT) else f"--config {target} "
+    target = Path(asked.dir) / DEFAULT if asked.dir else Path(asked.config or DEFAULT).expanduser()
+    is_found = target.absolute() == find_settings(None, os.environ)[0]  # without --config, by the next command
+    option = "" if is_found else f"--config {shlex.quote(str(target))} "
     sites = _look_at_sites(call) if asked.site else []
     tables = {site.name: site.as_settings() for site in sites}
     written = not target.exists()
