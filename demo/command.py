@@ -31,7 +31,12 @@ IMPORTED = (  # what most verbs need; `pandas`: pyarrow imports it where it is i
     "tidemark.receiver.read",
     "tidemark.proof.verify.verify",
     "tidemark.operations.rebuild",
+    "tidemark.transfer.stream.session",
+    "tidemark.changes.sources.source",
+    "tidemark.changes.consume",
+    "pymysql",
     "sqlalchemy.dialects.sqlite",
+    "encodings.idna",
     "pandas",
 )
 LONGEST_WAIT = 30.0  # for the middle of a verb

@@ -84,35 +84,36 @@ class Story:
         self._step("first sync of factory is killed with -9 in the middle", lambda: self._killed(factory))
         self._step("the same command again", lambda: self._sync(factory))
         self._step("late data and deletions appear at the sites", self._seal_rest)
-        nodes = Nodes(self.stage / "nodes", wind, self.door)
-        if self.pages is not None:
-            self._step("Airflow is up, and runs windfarm's DAG", lambda: self._begin_in_airflow(wind))
+        self._step("second sync of factory", lambda: self._sync(factory))
+        self._step("overlapping files of factory are merged", lambda: self._merge(factory))
+        nodes = Nodes(self.stage / "nodes", wind, self.door)  # its chapters pass while Airflow starts
         self._step("three data nodes; the disk of one is emptied while they are loaded", nodes.wipe_one)
         self._step("their ledger is deleted", nodes.lose_ledger)
-        self._follow_changes()
+        changes = Changes(self.stage / "changes")
+        try:
+            if self.pages is not None:
+                self._step("Airflow is up, and runs windfarm's DAG", lambda: self._begin_in_airflow(wind))
+            self._follow_changes(changes)  # while Airflow syncs, loads and merges
+        finally:
+            changes.close()
         if self.pages is not None:
             self._step("windfarm has synced as a DAG; Spark loads and merges", lambda: self._end_in_airflow(wind))
         else:
             self._step("second sync of windfarm", lambda: self._sync(wind))
-        self._step("second sync of factory", lambda: self._sync(factory))
-        self._step("overlapping files are merged", self._merge)
+            self._step("overlapping files of windfarm are merged", lambda: self._merge(wind))
         self._step("a file is deleted at windfarm; the centre keeps it", lambda: self._drop_one(wind))
         self._step("every point is compared with the servers' own answers", self._judge)
         self._step("coverage and verify --deep", self._prove)
         self.outcome.ok = not (self.outcome.missing or self.outcome.duplicates or self.outcome.foreign)
         self.outcome.ok = self.outcome.ok and self.outcome.coverage == 1.0
 
-    def _follow_changes(self) -> None:
-        changes = Changes(self.stage / "changes")
-        try:
-            if changes.why_not:
-                return
-            self.outcome.mariadb = True
-            self._step("a table of a MariaDB is read, and changes; its capture is killed with -9", changes.capture)
-            self._step("two shards of its changes are read, rewound, read again", changes.read_twice)
-            self._step("a Delta table follows it; its writer is killed with -9", changes.deliver)
-        finally:
-            changes.close()
+    def _follow_changes(self, changes: Changes) -> None:
+        if changes.why_not:
+            return
+        self.outcome.mariadb = True
+        self._step("a table of a MariaDB is read, and changes; its capture is killed with -9", changes.capture)
+        self._step("two shards of its changes are read, rewound, read again", changes.read_twice)
+        self._step("a Delta table follows it; its writer is killed with -9", changes.deliver)
 
     def _step(self, title: str, act: Callable[[], str]) -> None:
         began = time.monotonic()
@@ -164,10 +165,9 @@ class Story:
         last = next(link for link in tidemark(self.settings, "status")["links"] if link["name"] == site.name)
         return f"sync success, load success, run {last['last_run']}"
 
-    def _merge(self) -> str:
-        answers = run_beside(self.settings, *(("merge", "--receiver", site.receiver) for site in SITES))
-        merged = sum(a["files_in"] for a in answers), sum(a["files_out"] for a in answers)
-        return f"{merged[0]} files into {merged[1]}" if merged[0] else "nothing left to merge"
+    def _merge(self, site: DemoSite) -> str:
+        answer = tidemark(self.settings, "merge", "--receiver", site.receiver)
+        return f"{answer['files_in']} files into {answer['files_out']}" if answer["files_in"] else "nothing left to merge"
 
     def _drop_one(self, site: DemoSite) -> str:
         victim = self.stage / site.name / site.tsfiles()[0]
