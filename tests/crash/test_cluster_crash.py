@@ -14,12 +14,14 @@ import pytest
 
 from tests.crash.explorer import Effects, explore, explore_double
 from tests.memory_store import MemoryStore
-from tests.moving_world import MovingWorld
+from tests.moving_world import RECEIVER, MovingWorld
 from tidemark.app import App
 from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
 from tidemark.cluster.migration.migrate import migrate_slots
+from tidemark.cluster.replicas.catch_up import catch_up
 from tidemark.settings.model import ClusterSettings
 
+BEHIND = "behind"
 SMALL = ClusterSettings(replicas=2, quorum=1, slots=4, grace_hours=0, cache_bytes=0)
 
 
@@ -50,7 +52,7 @@ class ChangeWorld:
 
     def lose_power(self) -> None:
         self.world.audit()
-        if not self.world.away:
+        if not self.world.away and self.wanted.request != BEHIND:  # who missed a file lacks it, and is told so
             self.world.proved()
 
     def check(self) -> None:
@@ -58,6 +60,9 @@ class ChangeWorld:
             self.world.away.clear()
             with self.world.app() as app:
                 self.say(app)
+        if self.wanted.request == BEHIND:  # what a member missed comes to it by a catch-up, not by the change
+            with self.world.app() as app, self.world.open(app) as cluster:
+                catch_up(cluster, self.world.stores[RECEIVER])
         self.world.settled()
         before = self.world.sql("SELECT * FROM cluster_change"), self.world.sql("SELECT * FROM cluster_node")
         with self.world.app(nodes=self.nodes) as app:
@@ -92,6 +97,12 @@ def worlds(tmp_path: Path) -> Build:
         for partition in range(1 if wanted.kind == "init" else 3):
             template.put("root.sg", partition)
         template.put("root.sg", 3, 4, mods="deletion")
+        if wanted.request == BEHIND:
+            template.away = {"n1"}
+            for partition in range(5, 9):
+                template.put("root.sg", partition)
+            template.away = set()
+            assert template.sql("SELECT in_step FROM group_log WHERE header = 'n1'") == [(f'["{wanted.node}"]',)]
         if wanted.supersedes:
             with template.app() as app:
                 first = Wanted("replace", wanted.gone, gone="n2", request=wanted.supersedes)
@@ -107,6 +118,7 @@ CHANGES = [
     Wanted("init"),
     Wanted("add", "n4"),
     Wanted("remove", "n2", request="r1"),
+    Wanted("remove", "n3", request=BEHIND),  # the one that has all of a group's log leaves, who stays missed some
     Wanted("replace", "n5", gone="n4", request="r2", supersedes="r1"),  # who replaced n2 died with a part of its slots
 ]
 every_change = pytest.mark.parametrize("wanted", CHANGES, ids=str)

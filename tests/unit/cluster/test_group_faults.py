@@ -12,7 +12,8 @@ from tests.centre import d1, rows
 from tests.clustered import Clustered, LoadedCentre, everything_is_held, logs_tell_the_catalog
 from tests.small_files import source
 from tidemark.cluster.health.watch import Watched, watch_groups
-from tidemark.cluster.membership.change import init_cluster
+from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
+from tidemark.cluster.replicas.commit import record_slots
 from tidemark.cluster.replicas.core.segment import MARK_BYTES
 from tidemark.cluster.replicas.members import folder_of
 from tidemark.errors import NoQuorumError, PermanentError, TidemarkError
@@ -168,3 +169,34 @@ def test_an_emptied_database_writes_nothing_and_no_cluster_begins_over_the_old_o
     with pytest.raises(TidemarkError):
         init_cluster(centre.app, centre.receiver)
     assert bytes_at_nodes(centre) == before
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_group_whose_members_in_step_all_left_begins_its_log_anew_by_the_ledger(tmp_path: Path, ahead: bool) -> None:
+    """With a quorum of 1 the one member that is in step leaves; who stays missed a record, and who comes has no log."""
+    centre = LoadedCentre(tmp_path, replicas=2, quorum=1)
+    centre.land(1)
+    centre.load()
+    header = centre.header
+    with centre.cluster() as cluster:
+        record_slots(cluster)
+        stays, leaves = header, next(n for n in cluster.table.groups_by_header()[header] if n != header)
+    centre.away = {stays}
+    centre.land(2)
+    centre.load()
+    centre.away = set()
+    assert group(centre).in_step == (leaves,)
+    if ahead:
+        with centre.app.ledger.write() as connection:  # an older copy of the ledger, from before the first load
+            connection.exec_driver_sql("UPDATE group_log SET settled_epoch = 1, settled_version = 1")
+        before = bytes_at_nodes(centre).keys()
+        with pytest.raises(PermanentError, match="is ahead of this ledger"):
+            change_nodes(centre.app, centre.receiver, Wanted("remove", leaves))
+        assert before <= bytes_at_nodes(centre).keys(), "no log is set aside"
+        return
+    assert change_nodes(centre.app, centre.receiver, Wanted("remove", leaves)).state == "done"
+    assert centre.header == header and group(centre).in_step == tuple(sorted({*NODES} - {leaves}))
+    assert list((centre.node(stays) / folder_of(header)).parent.glob("of-*.parted-*")), "the older log is not deleted"
+    centre.land(3)
+    assert centre.load().exit_code == 0 and centre.rows() == rows((1, 10), (2, 20), (3, 30))
+    logs_tell_the_catalog(centre)

@@ -129,6 +129,16 @@ class MemberLogs:
             # CRASH WINDOW: it has all, and its log does not say so: it proves nothing, the next record or recovery notes it.
             self._ask_members(filling, lambda log, name: log.note_whole(back[name].tail))
 
+    def set_aside(self, names: Sequence[str]) -> dict[str, Tail]:
+        """Set the logs of members aside; return the ends that they have then, of those that answer."""
+
+        def move(log: GroupLog, _: str) -> Tail:
+            log.set_aside()
+            return log.read_tail()
+
+        self._require_lease()
+        return self._ask_members(names, move)
+
     def _require_lease(self) -> None:
         if self.lease is not None:
             with self.cluster.app.ledger.read() as connection:

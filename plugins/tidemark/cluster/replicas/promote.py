@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from tidemark.cluster.replicas.core.election import Forced, Restart, elect_master
 from tidemark.cluster.replicas.core.epochs import Fence, Promotion, Vote, judge_promotion
 from tidemark.cluster.replicas.core.quorum import has_barrier_quorum
-from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Role
+from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Position, Role
 from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.cluster.replicas.log import Tail
 from tidemark.cluster.replicas.members import MemberLogs
@@ -123,6 +123,8 @@ def _promote(
         tails = logs.read_tails()
         for name, tail in tails.items():
             logs.require_known(name, tail, row.epoch)
+        if len(tails) == len(logs.names) and row.in_step and not set(row.in_step) & set(logs.names):
+            tails = _set_older_aside(logs, row, tails)
         if len(tails) == len(logs.names) and all(tail.fence is None for tail in tails.values()):
             # All answer, none has a log: it is the first one, or all who had it left. The ledger knows what was in it.
             row = _begin_anew(logs, row, lease)
@@ -210,6 +212,16 @@ def _find_lacking(logs: MemberLogs) -> list[str]:
     receiver, table = logs.cluster.receiver.name, logs.cluster.table
     with logs.cluster.app.ledger.read() as connection:
         return [node for header, node in lacking_members(connection, receiver, table) if header == logs.header]
+
+
+def _set_older_aside(logs: MemberLogs, row: GroupLogRow, tails: Mapping[str, Tail]) -> dict[str, Tail]:
+    """Set the logs of members aside that lack what was settled, where all who had it left by a change of the nodes: nobody
+    could ever bring them into step. Return the ends then, of those that answer. PermanentError for one that has more."""
+    for name, tail in tails.items():
+        if tail.end.position > Position(*row.settled):
+            raise logs.ahead_error(name)
+    # CRASH WINDOW: some are aside, the row is as it was: the next promotion sets the others aside.
+    return logs.set_aside(logs.names)
 
 
 def _begin_anew(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> GroupLogRow:
