@@ -67,6 +67,13 @@ PLAY = (
     "adopt plant1 nowhere",
     "down",
 )
+CLUSTER = """
+[cluster]
+replicas = 2
+quorum = 1
+slots = 12
+""" + "".join(f'\n[nodes.{name}]\nstore = "nodes/{name}"\n' for name in ("n1", "n2", "n3"))
+SPREAD = ("cluster init", "cluster show", "cluster check", "replica show", "replica verify", "replica show", "replica watch")
 
 
 def play(folder: Path) -> Mapping[str, Sequence[dict[str, Any]]]:
@@ -75,6 +82,10 @@ def play(folder: Path) -> Mapping[str, Sequence[dict[str, Any]]]:
     answers: dict[str, list[dict[str, Any]]] = {}
     words = ["init", str(folder), "--site", f"plant1={folder / 'site' / 'datanode'}"]
     for command in (words, *(line.split() for line in PLAY)):
+        answers.setdefault(command[0], []).append(_ask(folder, command))
+    with (folder / "tidemark.toml").open("a", encoding="utf-8") as config:
+        config.write(CLUSTER)
+    for command in (line.split() for line in SPREAD):
         answers.setdefault(command[0], []).append(_ask(folder, command))
     return answers
 

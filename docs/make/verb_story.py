@@ -227,8 +227,8 @@ def replicate(stage: Stage) -> None:
     settings(stage, before=RECEIVER + NODES.replace("replicas = 2", "replicas = 3\nmisses = 1"))
     stage.say("", "./tidemark sync plant1")
     stage.say("", "./tidemark cluster init")
-    stage.say("replica-show", "./tidemark replica show")
     stage.say("replica-verify", "./tidemark replica verify")
+    stage.say("replica-show", "./tidemark replica show")
     stage.say("replica-switchover", "./tidemark replica switchover n1 --to n3")
     stage.say("replica-resync", "./tidemark replica resync n3 --yes")
     node = stage.folder / "nodes/n2"

@@ -5,33 +5,36 @@
 What a group has is what its log tells up to the last committed record. The ledger is not asked. A member's tree has the
 files of its own log, with the digests of its own disk, so equal roots prove equal members. Nothing is changed at a node.
 Not cheap: every file is read once at each member, and so is its log, since nothing else shows a damaged byte in the middle
-of one. The ledger notes each digest with size, time and inode of its file; with `cached` a file that still has them is not
-read again, nor are logs of members that end as the others do. `coverage` tells by these rows how many copies are proved.
+of one: the ledger notes when that was. It notes each digest with size, time and inode of its file; with `cached` a file that
+still has them is not read again, nor are logs of members that end as the others do. `coverage` tells by these rows how many
+copies are proved, `replica show` when each log was read whole.
 Source: seed 003 "Data recovery flow"; docs/decisions/0024.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from tidemark.app import App
+from tidemark.cluster.nodes.cluster import HELD
 from tidemark.cluster.nodes.folder import DATA
 from tidemark.cluster.replicas.cache import places_of
 from tidemark.cluster.replicas.core.digest_tree import DigestTree, Leaf, compare_trees
 from tidemark.cluster.replicas.records.fold import GroupTold, fold_group, join_groups
 from tidemark.cluster.slots.routing import slots_of_file
 from tidemark.errors import DIFFERENCES_FOUND, TidemarkError
+from tidemark.ledger.cluster.group_logs import note_log_readings
+from tidemark.ledger.cluster.tables import nodes_of_receiver
 from tidemark.ledger.database import database_time
 from tidemark.ledger.sql import FileCheck, checks_at_node, file_checks, put_file_checks
 from tidemark.operations.rebuild.cluster import SurvivingNodes, open_survivors
 from tidemark.operations.rebuild.from_nodes import GroupHeard, Heard, hear_nodes
 from tidemark.operations.rebuild.result import Findings
 from tidemark.progress import Progress, Tick, ignore_progress
-from tidemark.settings.model import ReceiverSettings
+from tidemark.settings.model import NodeSettings, ReceiverSettings
 from tidemark.stores.protocol import Entry
 
 _AT_ONCE = 512  # files digested in one call
@@ -118,13 +121,18 @@ def verify_replicas(
 ) -> ReplicasVerified:
     """Compare the members of every group. Errors as `hear_nodes`; a member that cannot be asked is in the result.
 
-    `cached`: files that are as they were when the ledger noted their digests are not read again.
+    `cached`: files that are as they were when the ledger noted their digests are not read again. Nodes that joined and are
+    not in the settings are asked at the ledger's addresses.
     """
+    app = replace(app, settings=replace(app.settings, nodes={**_read_addresses(app, receiver), **app.settings.nodes}))
     away: dict[str, TidemarkError] = {}
     with open_survivors(app, receiver, Findings(), away) as nodes:
         heard = hear_nodes(app, receiver, nodes, away)
         join_groups(heard.folds, partial(slots_of_file, heard.table))  # settles what each log ends with
         parts = [_Part.of(heard, group, whole=not cached) for group in heard.groups]
+        if read := [(part.group.header, name) for part in parts for name in part.read]:
+            with app.ledger.write() as connection:
+                note_log_readings(connection, receiver.name, read)
         sizes: dict[str, dict[str, int]] = {}
         for part in parts:
             for name, mine in part.mine.items():
@@ -134,16 +142,23 @@ def verify_replicas(
         return ReplicasVerified(receiver.name, tuple(_judge_group(part, digests) for part in parts))
 
 
+def _read_addresses(app: App, receiver: ReceiverSettings) -> dict[str, NodeSettings]:
+    with app.ledger.read() as connection:
+        rows = nodes_of_receiver(connection, receiver.name, HELD)
+    return {row.node: NodeSettings(row.node, row.store, row.host_key, key=row.key_file) for row in rows}
+
+
 @dataclass
 class _Part:
     """What the members of one group must have. `mine`: member → location → its leaf by its own log; `silent`: why others
-    have none."""
+    have none; `read`: members whose logs were read whole."""
 
     group: GroupHeard
     wanted: dict[str, Leaf]
     sizes: dict[str, int]
     mine: dict[str, dict[str, Leaf]]
     silent: dict[str, TidemarkError]
+    read: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, heard: Heard, group: GroupHeard, *, whole: bool) -> _Part:
@@ -156,8 +171,8 @@ class _Part:
             if name in group.silent:
                 continue
             try:
-                if whole:
-                    deque(heard.nodes.open_log(name, group.header).read_kept(), maxlen=0)
+                if whole and heard.nodes.open_log(name, group.header).read_whole():
+                    part.read.add(name)
                 part.mine[name] = wanted if name in group.holders else _leaves_of_member(heard, group, name)
             except TidemarkError as error:
                 part.silent[name] = error

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import shutil
+import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from tests.clustered import LoadedCentre
+from tidemark.cluster.health.operator import recover_members, resync_member
 from tidemark.cluster.health.watch import watch_groups
-from tidemark.cluster.replicas.commit import append_change, hold_groups
+from tidemark.cluster.replicas.commit import append_change, hold_groups, record_slots
 from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Position, Role
+from tidemark.cluster.replicas.core.segment import MARK_BYTES
+from tidemark.cluster.replicas.members import folder_of
 from tidemark.cluster.replicas.records.change import Change, read_entries
 from tidemark.ledger.backup import back_up
 from tidemark.ledger.receiver import catalog as catalog_rows
+from tidemark.operations.replicas import verify_replicas
 from tidemark.proof.cluster.replicas import GroupReplicasView, describe_election, show_replicas
+from tidemark.settings.model import NodeSettings
+
+NODES = ("n1", "n2", "n3")
 
 
 @pytest.fixture
@@ -100,6 +109,67 @@ def test_a_commit_that_died_and_an_older_ledger_are_told(centre: LoadedCentre) -
     with centre.app.ledger.write() as connection:
         connection.exec_driver_sql("UPDATE group_log SET operation = ''")
     assert group(centre).waits == OLDER
+
+
+def read_whole(centre: LoadedCentre) -> dict[str, bool]:
+    """Node → whether the ledger knows when its log of the group was read whole."""
+    return {member.node: member.log_read is not None for member in group(centre).members}
+
+
+def test_when_each_log_was_last_read_whole_is_told(centre: LoadedCentre) -> None:
+    centre.app.settings.nodes.update({name: NodeSettings(name, f"file://{centre.node(name)}") for name in NODES})
+    with centre.cluster() as cluster:
+        record_slots(cluster)
+    assert read_whole(centre) == dict.fromkeys(NODES, False)
+    verify_replicas(centre.app, centre.receiver, cached=True)
+    watch_groups(centre.app, centre.receiver)
+    assert read_whole(centre) == dict.fromkeys(NODES, False), "these read the ends of logs, or of one member"
+    before = time.time()
+    verify_replicas(centre.app, centre.receiver)
+    shown = {member.node: member.as_json()["log_read"] for member in group(centre).members}
+    first = {node: datetime.fromisoformat(at).timestamp() for node, at in shown.items()}
+    assert all(int(before) <= at <= time.time() for at in first.values()) and len(first) == 3
+
+    with centre.app.ledger.write() as connection:
+        connection.exec_driver_sql("UPDATE log_reading SET at = 1000")
+    centre.away = {"n3"}
+    verify_replicas(centre.app, centre.receiver)
+    read = {member.node: member.log_read for member in group(centre).members}
+    assert read["n3"] == 1000 and min(read["n1"] or 0, read["n2"] or 0) >= before, "who was away was not read"
+
+
+@pytest.mark.parametrize("how", ["damaged", "emptied", "resynced", "behind"])
+def test_a_log_that_came_anew_was_not_read_yet(centre: LoadedCentre, how: str) -> None:
+    app, receiver = centre.app, centre.receiver
+    app.settings.nodes.update({name: NodeSettings(name, f"file://{centre.node(name)}") for name in NODES})
+    with centre.cluster() as cluster:
+        record_slots(cluster)
+    verify_replicas(app, receiver)
+    late = next(member.node for member in group(centre).members if member.role is Role.SLAVE)
+    log = centre.node(late) / folder_of(centre.header)
+    if how == "damaged":
+        first, *_ = sorted(log.iterdir())
+        data = first.read_bytes()
+        first.write_bytes(data[:MARK_BYTES] + bytes([data[MARK_BYTES] ^ 1]) + data[MARK_BYTES + 1 :])
+        assert verify_replicas(app, receiver).exit_code == 20
+        assert read_whole(centre) == dict.fromkeys(NODES, True), "it was sound then: it tells since when it may be damaged"
+        assert recover_members(app, receiver, late).exit_code == 0
+    elif how == "emptied":
+        shutil.rmtree(log)
+        assert not read_whole(centre)[late]
+        watch_groups(app, receiver)
+    elif how == "resynced":
+        assert resync_member(app, receiver, late, centre.header).exit_code == 0
+    else:
+        centre.away = {late}
+        centre.land(2)
+        centre.load()
+        centre.away = set()
+        assert recover_members(app, receiver).exit_code == 0
+    assert set(roles(group(centre))) == {Role.MASTER, Role.SLAVE}
+    assert read_whole(centre) == {**dict.fromkeys(NODES, True), late: how == "behind"}
+    assert recover_members(app, receiver, f"group:{centre.header}").exit_code == 0
+    assert read_whole(centre) == dict.fromkeys(NODES, True), "who is named to recover is read whole"
 
 
 OLDER = "its nodes are ahead of the ledger, so it is older than they are: ./tidemark ledger rebuild --replace"

@@ -218,6 +218,8 @@ def _word_of(root: str, member: MemberVerified) -> str:
 
 def print_replicas(screen: Screen, view: ReplicasView) -> None:
     """Print what `replica show` shows without `--json`."""
+    from tidemark.proof.as_of import format_moment
+
     rows = [
         (
             group.group,
@@ -225,12 +227,13 @@ def print_replicas(screen: Screen, view: ReplicasView) -> None:
             member.role.value,
             member.epoch,
             member.version,
+            "never" if member.log_read is None else format_moment(member.log_read),
             "; ".join(filter(None, (member.why, member.recovery))),
         )
         for group in view.groups
         for member in group.members
     ]
-    screen.print_table(["group", "node", "role", "epoch>", "version>", "why"], rows)
+    screen.print_table(["group", "node", "role", "epoch>", "version>", "log read whole", "why"], rows)
     for group in view.groups:
         if group.waits:
             screen.print_line(f"  group {group.group}: {group.waits}")

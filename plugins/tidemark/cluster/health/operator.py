@@ -12,7 +12,6 @@ that do not count any more are moved. Source: seed 003 "Data recovery flow"; doc
 from __future__ import annotations
 
 import uuid
-from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -49,7 +48,7 @@ from tidemark.errors import (
 from tidemark.ledger import journal
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import tables as table_rows
-from tidemark.ledger.cluster.group_logs import GroupLogRow, swap_group_log
+from tidemark.ledger.cluster.group_logs import GroupLogRow, note_log_readings, swap_group_log
 from tidemark.ledger.cluster.recoveries import read_recoveries
 from tidemark.ledger.leases import Lease, assert_held
 from tidemark.ledger.receiver import catalog as catalog_rows
@@ -214,8 +213,11 @@ def _set_damaged_aside(cluster: Cluster, node: str, headers: Iterable[str] | Non
 
 
 def _is_whole(cluster: Cluster, node: str, header: str) -> bool:
+    """Read a member's log whole, and note that. False if it is damaged."""
     try:
-        deque(GroupLog(cluster.open_store(node), folder_of(header)).read_kept(), maxlen=0)
+        if GroupLog(cluster.open_store(node), folder_of(header)).read_whole():
+            with cluster.app.ledger.write() as connection:
+                note_log_readings(connection, cluster.receiver.name, [(header, node)])
     except CorruptionError:
         return False
     return True

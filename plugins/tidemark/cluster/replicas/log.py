@@ -171,6 +171,11 @@ class GroupLog:
         """Yield all records that are kept: from version 1 on, or behind `read_base`. Errors as `read`."""
         yield from self.read(self.read_base().position.version + 1)
 
+    def read_whole(self) -> bool:
+        """Read every record that is kept: nothing else shows damage in the middle. Return whether there are any. Errors as
+        `read`."""
+        return sum(1 for _ in self.read_kept()) > 0
+
     def read_base(self) -> LogEnd:
         """Return the end of what is no longer kept; ORIGIN if everything is."""
         for _ in range(_TRIES):

@@ -25,6 +25,7 @@ from tidemark.cluster.replicas.core.roles import Arbitrator, Group, LogEnd, Memb
 from tidemark.cluster.replicas.deliver import members_of_header
 from tidemark.cluster.replicas.log import Answer, GroupLog, Tail, read_all_tails
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, PermanentError, TidemarkError, UnreachableError
+from tidemark.ledger.cluster.group_logs import forget_log_readings
 from tidemark.ledger.leases import Lease, assert_held
 
 _T = TypeVar("_T", Answer, Tail)
@@ -122,10 +123,13 @@ class MemberLogs:
         return tuple(back)
 
     def _note_whole(self, back: Mapping[str, Answer]) -> None:
-        """Let members that were emptied, and have all again by these answers, prove it also without a ledger."""
+        """Let members that were emptied, and have all again by these answers, prove it also without a ledger. Each log that
+        comes anew passes here, so what the ledger knows of the one before is forgotten here."""
         filling = [name for name, answer in back.items() if answer.tail.filling]
         if filling:
             self._require_lease()
+            with self.cluster.app.ledger.write() as connection:
+                forget_log_readings(connection, self.cluster.receiver.name, [(self.header, name) for name in filling])
             # CRASH WINDOW: it has all, and its log does not say so: it proves nothing, the next record or recovery notes it.
             self._ask_members(filling, lambda log, name: log.note_whole(back[name].tail))
 

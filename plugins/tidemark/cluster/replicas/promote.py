@@ -25,7 +25,7 @@ from tidemark.cluster.replicas.members import MemberLogs
 from tidemark.cluster.replicas.records.operation import barrier_behind, commit_of, is_take_back, taking_back
 from tidemark.errors import NoQuorumError, RetryableError, UnreachableError
 from tidemark.ledger import journal
-from tidemark.ledger.cluster.group_logs import GroupLogRow, forget_cover, swap_group_log
+from tidemark.ledger.cluster.group_logs import GroupLogRow, forget_cover, forget_log_readings, swap_group_log
 from tidemark.ledger.leases import Lease, assert_held
 
 _TRIES = 3
@@ -228,6 +228,7 @@ def _begin_anew(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> GroupLogRow
     fresh = replace(row, active=False, settled=(0, 0), in_step=())
     with logs.cluster.app.ledger.write() as connection:
         forget_cover(connection, row.receiver, row.header)  # the next commit writes all that the catalog has in its slots
+        forget_log_readings(connection, row.receiver, [(row.header, name) for name in logs.names])
     return write_row(logs, row, fresh, lease)
 
 

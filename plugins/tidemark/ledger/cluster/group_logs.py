@@ -1,19 +1,22 @@
-"""What the ledger knows of each data group's log at its members (tables `group_log`, `group_cover`).
+"""What the ledger knows of each data group's log at its members (tables `group_log`, `group_cover`, `log_reading`).
 
 A row is changed by compare-and-swap of epoch and operation, in the caller's transaction: an epoch is given once, and who
 lost the group to another commits nothing. Source: docs/decisions/0024, sql/0017_group_log.sql,
-sql/0018_group_cover.sql.
+sql/0018_group_cover.sql, sql/0026_log_reading.sql.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tidemark.errors import StaleEpochError
+from tidemark.ledger.database import database_time
+from tidemark.ledger.sql import write_rows
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,28 @@ def put_cover(connection: Connection, row: CoverRow) -> None:
 def forget_cover(connection: Connection, receiver: str, header: str) -> None:
     """Delete the row: the group's log began anew and tells nothing."""
     connection.execute(sa.text("DELETE FROM group_cover WHERE receiver = :r AND header = :h"), {"r": receiver, "h": header})
+
+
+def read_log_readings(connection: Connection, receiver: str) -> dict[tuple[str, str], float]:
+    """Return (header, node) → when that member's log was last read whole and was sound, by the database's clock."""
+    sql = "SELECT header, node, at FROM log_reading WHERE receiver = :r ORDER BY header, node"
+    return {(header, node): float(at) for header, node, at in connection.execute(sa.text(sql), {"r": receiver})}
+
+
+def note_log_readings(connection: Connection, receiver: str, members: Collection[tuple[str, str]]) -> None:
+    """Note that the logs of these members, (header, node), were read whole just now, and were sound."""
+    sql = (
+        "INSERT INTO log_reading (receiver, header, node, at) VALUES (:r, :h, :n, :at)"
+        " ON CONFLICT (receiver, header, node) DO UPDATE SET at = excluded.at"
+    )
+    at = database_time(connection)
+    write_rows(connection, sql, [{"r": receiver, "h": header, "n": node, "at": at} for header, node in sorted(members)])
+
+
+def forget_log_readings(connection: Connection, receiver: str, members: Collection[tuple[str, str]]) -> None:
+    """Forget when these were read: their logs came anew, and nobody has read them whole."""
+    sql = "DELETE FROM log_reading WHERE receiver = :r AND header = :h AND node = :n"
+    write_rows(connection, sql, [{"r": receiver, "h": header, "n": node} for header, node in sorted(members)])
 
 
 def _slots_of(ranges: list[list[int]]) -> frozenset[int]:

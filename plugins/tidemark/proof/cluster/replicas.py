@@ -22,10 +22,11 @@ from tidemark.cluster.replicas.log import Tail
 from tidemark.cluster.replicas.members import MemberLogs, read_round
 from tidemark.cluster.replicas.promote import find_doubtful
 from tidemark.errors import PermanentError, TidemarkError
-from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
+from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs, read_log_readings
 from tidemark.ledger.cluster.recoveries import RecoveryRow, find_at_work, read_recoveries
 from tidemark.ledger.database import database_time
 from tidemark.ledger.leases import Leases
+from tidemark.proof.as_of import format_iso
 from tidemark.proof.explanation import join_names
 from tidemark.settings.model import ReceiverSettings
 
@@ -40,7 +41,8 @@ _AHEAD = "its nodes are ahead of the ledger, so it is older than they are: ./tid
 class ReplicaView:
     """One member. `epoch`, `version`: where its log ends, 0 if unknown. `why`: why it is neither master nor slave.
 
-    `phase`: of its recovery, "" without one; `recovery`: how far that is, and what it waits for.
+    `phase`: of its recovery, "" without one; `recovery`: how far that is, and what it waits for. `log_read`: when its log
+    was last read whole and was sound, None before: damage in its middle since then is not known.
     """
 
     node: str
@@ -50,9 +52,10 @@ class ReplicaView:
     why: str = ""
     phase: str = ""
     recovery: str = ""
+    log_read: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        return {**vars(self), "role": self.role.value}
+        return {**vars(self), "role": self.role.value, "log_read": format_iso(self.log_read)}
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ def show_replicas(app: App, receiver: ReceiverSettings) -> ReplicasView:
             if steady or not left:
                 break
         recoveries = _describe_recoveries(cluster, lacking)
+        with app.ledger.read() as connection:
+            readings = read_log_readings(connection, receiver.name)
         groups = []
         for header in headers:
             row = before.get(header, GroupLogRow(receiver.name, header))
@@ -101,7 +106,7 @@ def show_replicas(app: App, receiver: ReceiverSettings) -> ReplicasView:
                 told = describe_election(_as_group(judged, logs, tails, mine), consistent=steady)
                 judged = replace(judged, waits=f"{judged.waits}: {told}")
             judged = _add_unreplaced(judged, logs.quorum)
-            groups.append(_add_recoveries(judged, recoveries))
+            groups.append(_add_readings(_add_recoveries(judged, recoveries), readings, tails))
     return ReplicasView(receiver.name, tuple(groups))
 
 
@@ -146,6 +151,18 @@ def _add_recoveries(group: GroupReplicasView, recoveries: Mapping[tuple[str, str
         replace(member, phase=told[0], recovery=told[1])
         if member.role in (Role.UNSYNCED, Role.OFFLINE) and (told := recoveries.get((group.group, member.node)))
         else member
+        for member in group.members
+    )
+    return replace(group, members=members)
+
+
+def _add_readings(
+    group: GroupReplicasView, readings: Mapping[tuple[str, str], float], tails: Mapping[str, Tail]
+) -> GroupReplicasView:
+    """Add when each member's log was read whole. One that is gone, or has not got all again, is not the one that was."""
+    lost = {name for name, tail in tails.items() if tail.fence is None or tail.filling}
+    members = tuple(
+        replace(member, log_read=None if member.node in lost else readings.get((group.group, member.node)))
         for member in group.members
     )
     return replace(group, members=members)
