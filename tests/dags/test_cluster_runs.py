@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 
 from tests.dags.conftest import Centre
+from tests.dags.notifiers import Remember
 from tests.dags.test_parsing import CLUSTER
 from tests.services.processes import descendants_named
 from tidemark.cluster.health.check import check_cluster
+from tidemark.cluster.health.operator import recover_members
 from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
+from tidemark.cluster.replicas.core.segment import MARK_BYTES
 from tidemark.cluster.replicas.deliver import late_members
 from tidemark.engines.java import java_home
 from tidemark.engines.spark import close_sessions
-from tidemark.errors import NotFoundError, UsageError
+from tidemark.errors import NotFoundError, PermanentError, UsageError
 from tidemark.ledger.database import database_time
 from tidemark.ledger.leases import Identity, Leases
 from tidemark.orchestration.tasks import cluster as cluster_tasks
@@ -139,6 +142,52 @@ def test_a_node_that_stays_away_is_replaced_by_a_task(nodes: Centre) -> None:
     told = replica_tasks.replace("centre")
     assert (told["node"], told["did"]) == ("n1", "")
     assert told["why"].startswith("group n1: the group has no master; with a quorum of all 2 replicas nobody replaces n1")
+
+
+def break_log(centre: Centre) -> str:
+    """A byte in the middle of a member's log rots; whose."""
+    log = next(
+        file for file in sorted(centre.root.glob("n1/.tidemark/log/of-*/*.log")) if file.stat().st_size > 3 * MARK_BYTES
+    )
+    data = log.read_bytes()
+    log.write_bytes(data[:MARK_BYTES] + bytes([data[MARK_BYTES] ^ 1]) + data[MARK_BYTES + 1 :])
+    return log.parent.name.removeprefix("of-")
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("airflow_database")
+def test_members_that_differ_make_the_nightly_proof_red_and_somebody_is_told(
+    nodes: Centre, run: Callable[..., dict[str, list[str]]]
+) -> None:
+    text = "{{ tidemark.message }}"
+    notify = f'[airflow]\nnotify = [{{call = "tests.dags.notifiers.Remember", text = "{text}"}}]\n'
+    nodes.write(notify + CLUSTER.replace("quorum = 2", "quorum = 1"))  # so that a member is not needed, and may come anew
+    Remember.said.clear()
+    sound_run = run("tidemark_verify")
+    assert (sound_run["run"], sound_run["replica_verify"], Remember.said) == (["success"], ["success"], [])
+
+    header = break_log(nodes)
+    red = run("tidemark_verify")
+    assert (red["run"], red["cluster_check"], red["replica_verify"]) == (["failed"], ["success"], ["failed"])
+    (said,) = Remember.said
+    assert said.startswith(f"tidemark_verify.replica_verify failed: node n1 of group {header}: ")
+    assert said.endswith(f"is damaged at byte {MARK_BYTES}. Next: ./tidemark replica recover n1")
+
+    app = nodes.app()
+    assert recover_members(app, app.receiver_settings("centre"), "n1").exit_code == 0
+    assert run("tidemark_verify")["run"] == ["success"]
+
+
+def test_a_rotten_copy_is_told_with_what_brings_it_again(nodes: Centre) -> None:
+    """Also of a node that joined by its address alone: the settings do not have it."""
+    app = nodes.app()
+    change_nodes(app, app.receiver_settings("centre"), Wanted("add", "n4", url(nodes, "n4")))
+    assert replica_tasks.verify("centre")["groups"] == 4
+    victim = next(iter(sorted((nodes.root / "n4" / "data").rglob("*.tsfile"))))
+    victim.write_bytes(b"rotten")
+    with pytest.raises(PermanentError, match=rf"^node n4 of group \S+: \S+{victim.name} has 6 bytes") as red:
+        replica_tasks.verify("centre")
+    assert red.value.hint == "./tidemark cluster check --repair"
 
 
 def test_of_two_rounds_at_once_one_is_not_needed(nodes: Centre) -> None:

@@ -208,7 +208,7 @@ def test_drops_are_approved_by_a_person_between_two_tasks(dagbag: Callable[[], A
 
 def test_only_a_cluster_has_the_dag_that_scales_it(dagbag: Callable[[], Any], centre: Centre) -> None:
     assert "tidemark_cluster_scale" not in dagbag().dags
-    assert "cluster_check" not in dagbag().dags["tidemark_verify"].task_dict
+    assert set(dagbag().dags["tidemark_verify"].task_dict) == {"verify"}
     centre.write(CLUSTER)
     bag = dagbag()
     assert not bag.import_errors
@@ -217,7 +217,10 @@ def test_only_a_cluster_has_the_dag_that_scales_it(dagbag: Callable[[], Any], ce
     assert order == ["plan", "approval", "phase_one", "migrate", "finish"]
     assert dag.task_dict["migrate"].is_mapped and dag.timetable.can_be_scheduled is False
     assert dag.task_dict["finish"].upstream_task_ids == {"migrate", "phase_one"}
-    assert "cluster_check" in bag.dags["tidemark_verify"].task_dict
+    proof = bag.dags["tidemark_verify"]
+    assert proof.task_dict["replica_verify"].upstream_task_ids == {"cluster_check"}
+    assert proof.task_dict["done"].upstream_task_ids == {"cluster_check", "replica_verify"}, "either makes the run red"
+    assert "replica_verify" in proof.doc_md
     params = dag.params
     assert params.dump()["dry_run"] is True and params.dump()["approval"] is True
     assert "n1, n2, n3" in params.get_param("node").description

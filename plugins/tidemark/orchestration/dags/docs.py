@@ -81,7 +81,8 @@ Compares source, landing and catalog by digest, with "Deep" by points. Red means
 answer, files are held back (in quarantine, refused, given up), or "Deep" compared no point of a site: what is not verified
 is never green. The log lists them.
 `./tidemark why PATH` explains one, `./tidemark verify --repair` sends or derives again what differs. Where the receiver lies
-on several nodes `cluster_check` proves every copy: `./tidemark cluster check --repair`.
+on several nodes `cluster_check` proves every copy against the ledger: `./tidemark cluster check --repair`. `replica_verify`
+reads the logs of all members whole and compares the members of each group by them: its last line names what mends it.
 {_RERUN}"""
 
 HOUSEKEEP_DOC = f"""### Housekeep

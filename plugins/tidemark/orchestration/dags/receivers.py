@@ -14,7 +14,7 @@ from airflow.sdk import DAG, Param, task_group
 from tidemark.orchestration.dags.docs import HOUSEKEEP_DOC, LOAD_DOC, VERIFY_DOC
 from tidemark.orchestration.dags.frame import make_dag, make_task
 from tidemark.orchestration.schedules import catalog_alias, catalog_asset, load_schedule, make_timetable
-from tidemark.orchestration.tasks import cluster
+from tidemark.orchestration.tasks import cluster, replicas
 from tidemark.orchestration.tasks import receivers as tasks_receivers
 from tidemark.settings.model import Settings
 
@@ -52,7 +52,7 @@ def load_dag(settings: Settings) -> DAG:
 
 
 def verify_dag(settings: Settings) -> DAG:
-    """Make `tidemark_verify`: the scheduled proof."""
+    """Make `tidemark_verify`: the scheduled proof. With a cluster also of each copy, and of each group's members."""
     deep = Param(False, type="boolean", title="Deep", description="Compare every point, not only digests. Reads all files.")
     site = Param("", type=["string", "null"], title="Only this site", description="A site of tidemark.toml. Empty: all.")
     live = Param(False, type="boolean", title="Live only", description="Deep: without files gone at their site and kept.")
@@ -61,7 +61,12 @@ def verify_dag(settings: Settings) -> DAG:
     with make_dag("tidemark_verify", VERIFY_DOC, schedule, settings.airflow, tags={"proof"}, params=params) as dag:
         _make_task("verify").expand(receiver=local_receivers(settings))
         if settings.cluster is not None:
-            make_task(cluster.check, task_id="cluster_check")(receiver=settings.cluster_receiver)
+            checked = make_task(cluster.check, task_id="cluster_check")(receiver=settings.cluster_receiver)
+            # Both read every file at every node: one after the other, also if the first is red. `done` joins the results.
+            compare = make_task(replicas.verify, task_id="replica_verify", trigger_rule="all_done")
+            compared = compare(receiver=settings.cluster_receiver)
+            checked >> compared
+            [checked, compared] >> EmptyOperator(task_id="done")
     return dag
 
 

@@ -1,4 +1,5 @@
-"""Tasks of `tidemark_replica_watch` and `tidemark_replica_recover`. XCom carries counts and names of nodes.
+"""Tasks of `tidemark_replica_watch` and `tidemark_replica_recover`, and one of `tidemark_verify`. XCom carries counts and
+names of nodes.
 
 Each may run any number of times, at any time, beside another scheduler's: leases let one at a time do something, and what is
 done already is not done again.
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import LeaseHeldError
 from tidemark.orchestration.tasks.perform import make_progress, perform_step, report_counts
+from tidemark.orchestration.tasks.receivers import report_outcome
 from tidemark.visible_log import VisibleLog
 
 if TYPE_CHECKING:
@@ -41,6 +43,17 @@ def watch(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
         return told
 
     return perform_step(look)
+
+
+def verify(receiver: str, task_state_store: Any = None) -> dict[str, Any]:
+    """Compare the members of every group by their disks. Red if they differ, or one cannot be asked: the log lists it."""
+    from tidemark.operations.replicas import verify_replicas
+
+    progress = make_progress(task_state_store)
+    verified = perform_step(lambda app: verify_replicas(app, app.receiver_settings(receiver), progress))
+    for sentence in verified.wrong:
+        log.error("%s", sentence)
+    return report_outcome(f"Compared the members of the groups of {receiver}", verified.exit_code, verified.as_json())
 
 
 def find(receiver: str) -> list[str]:
