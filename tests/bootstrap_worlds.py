@@ -54,10 +54,20 @@ def fold(lines: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted(rows.values())
 
 
+Answer = list[dict[str, Any]]
+
+
 def read_in_chunks(
-    root: Path, server: mariadb.MariaDb, chunk_rows: int, fence: int = 1, before: Callable[[str], None] = lambda _: None
+    root: Path,
+    server: mariadb.MariaDb,
+    chunk_rows: int,
+    fence: int = 1,
+    *,
+    before: Callable[[str], None] = lambda _: None,
+    answer: Callable[[str, Answer], Answer] = lambda _, found: found,
 ) -> list[dict[str, Any]]:
-    """Bootstrap every table of `d`, and return the lines of the store."""
+    """Bootstrap every table of `d`, and return the lines of the store. `before` each question that a reading asks; `answer`:
+    what it gets."""
     login = settings_for(("127.0.0.1", server.port), user=mariadb.USER, password=mariadb.PASSWORD)
     first = FilePosition(server.logs[-1].name)
 
@@ -72,7 +82,7 @@ def read_in_chunks(
 
         def ask_it(question: str, *values: object) -> list[dict[str, Any]]:
             before(question)
-            return ask(question, *values)
+            return answer(question, ask(question, *values))
 
         asked.ask = ask_it  # type: ignore[method-assign]
         return asked

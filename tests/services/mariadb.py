@@ -51,8 +51,8 @@ class MariaDb:
 
     @property
     def logs(self) -> list[Path]:
-        """The binary logs, the oldest first."""
-        return sorted(self.folder.glob(f"binlog/{BASE}.[0-9]*"))
+        """The binary logs, the oldest first. Newer servers have indexes beside them."""
+        return sorted(self.folder.glob(f"binlog/{BASE}.*[0-9]"))
 
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run statements as the administrator, each in its own transaction. Returns the rows of the last."""

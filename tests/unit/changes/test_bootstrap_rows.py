@@ -6,20 +6,24 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pymysql.err import OperationalError
 
 from tests.bootstrap_worlds import fold, read, read_in_chunks, write_settings
 from tests.commanded import run_here
-from tests.dump_worlds import MARIADB, MYSQL_SERVER, REAL_SERVERS, start_server
+from tests.dump_worlds import MARIADB, MYSQL_SERVER, NEWEST_MARIADB, REAL_SERVERS, start_server
 from tests.services.mariadb import MariaDb
 from tests.services.mysql import MySql
+from tidemark.changes.bootstrap.between import DOUBTS
 from tidemark.changes.bootstrap.state import read_state
 from tidemark.changes.bootstrap.tables import quote_name
 from tidemark.changes.store.disk import Disk
 
 pytestmark = pytest.mark.full
+
+MARIADBS = [MARIADB, NEWEST_MARIADB]
 
 EVERY_TYPE = """CREATE TABLE d.t (id BIGINT UNSIGNED PRIMARY KEY, a TINYINT, b INT UNSIGNED NOT NULL, c DECIMAL(65,30),
  d DECIMAL(9,0) UNSIGNED, e FLOAT, f DOUBLE, g BIT(64), h ENUM('x','it''s','ü'), i SET('p','q'), j DATE, k DATETIME(6),
@@ -217,7 +221,7 @@ def test_a_row_that_takes_many_packets(tmp_path: Path, server: MariaDb) -> None:
 
 
 @pytest.mark.parametrize("shared_server", [MYSQL_SERVER], indirect=True)
-def test_keys_that_change_while_a_snapshot_is_opened_are_left_out(tmp_path: Path, server: MariaDb) -> None:
+def test_keys_that_change_while_a_snapshot_is_opened_are_as_the_changes_say(tmp_path: Path, server: MariaDb) -> None:
     """MySQL does not tell where a snapshot stands: before it and behind it something changes, each time."""
     server.run("CREATE TABLE d.plain (id INT)", "INSERT INTO d.plain VALUES (1)")
     server.run("CREATE TABLE d.t (id INT PRIMARY KEY, n INT)", f"INSERT INTO d.t SELECT seq, 0 FROM {server.numbers(12)}")
@@ -237,9 +241,67 @@ def test_keys_that_change_while_a_snapshot_is_opened_are_left_out(tmp_path: Path
 
     lines = read_in_chunks(tmp_path, server, 4, before=change)
     rows = [(line["table"], line["after"][0]) for line in lines if line.get("op") == "R"]
-    assert rows == [("plain", 1), ("plain", 2), *(("t", number) for number in (4, 7, 8, 9, 10, 11, 12, 100))]
-    assert fold([line for line in lines if line.get("table") == "t"]) == sorted(server.run("SELECT * FROM d.t"))
-    assert read_state(Disk(tmp_path)).tables["d.t"].rows == 8
+    first = (4, 1, -2, -3)  # who begins anew with the first chunk has none of the changes before it
+    assert rows == [("plain", 1), ("plain", 2), *(("t", number) for number in (*first, 7, 8, 9, 10, 11, 12, 100))]
+    of_table = [line for line in lines if "t" in (line.get("table"), line.get("text", "")[2:])]
+    assert fold(of_table) == fold_behind_begin(of_table) == sorted(server.run("SELECT * FROM d.t"))
+    assert read_state(Disk(tmp_path)).tables["d.t"].rows == 11
+
+
+def fold_behind_begin(lines: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """A table as one has it who forgets what was before its reading began."""
+    [begin] = [number for number, line in enumerate(lines) if line["k"] == "bootstrap_begin"]
+    return fold(lines[begin:])
+
+
+@pytest.mark.parametrize("shared_server", MARIADBS, indirect=True)
+@pytest.mark.parametrize("is_before", [True, False], ids=["prepared before", "begun behind"])
+def test_an_xa_transaction_that_is_logged_before_its_engine_has_it(tmp_path: Path, server: MariaDb, is_before: bool) -> None:
+    """The place of a MariaDB's snapshot is behind XA COMMIT, which the engine does only then: it is told as later here."""
+    server.run("CREATE TABLE d.t (id INT PRIMARY KEY, n INT) ENGINE=InnoDB")
+    server.run("INSERT INTO d.t SELECT seq, 0 FROM d.seq_1_to_9")
+    changes = ["UPDATE d.t SET n = 1 WHERE id = 1", "DELETE FROM d.t WHERE id = 2", "INSERT INTO d.t VALUES (-5, 1)"]
+    prepare = ["XA START 'x', 'y', 7", *changes, "XA END 'x', 'y', 7", "XA PREPARE 'x', 'y', 7"]
+    if is_before:
+        server.run(*prepare)
+    told: list[dict[str, Any]] = []
+
+    def answer(question: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if not question.startswith("SHOW STATUS") or told:
+            return rows
+        server.run(*([] if is_before else prepare), "XA COMMIT 'x', 'y', 7")
+        places = server.run("SHOW GLOBAL STATUS LIKE 'binlog_snapshot_%'")
+        told.extend({"name": name, "value": value} for name, value in places)
+        server.run("UPDATE d.t SET n = n + 2 WHERE id IN (1, 3)")
+        return told
+
+    lines = read_in_chunks(tmp_path, server, 4, answer=answer)
+    assert [line["k"] for line in lines].count("xa_commit") == 1
+    of_table = [line for line in lines if "t" in (line.get("table"), line.get("text", "")[2:])]
+    first = next(line for line in of_table if line.get("op") == "R")
+    assert first["seq"] > max(line["seq"] for line in lines if line["k"] == "xa_commit"), "the chunk is behind it"
+    assert fold(of_table) == fold_behind_begin(of_table) == sorted(server.run("SELECT * FROM d.t"))
+
+
+@pytest.mark.parametrize("shared_server", [MARIADB], indirect=True)
+@pytest.mark.parametrize("seen", [3, 1000], ids=["it ends", "it stays"])
+def test_an_xa_transaction_of_which_the_store_has_nothing(tmp_path: Path, server: MariaDb, seen: int) -> None:
+    """It may be one that is logged, and that the engine does not have yet: the chunk is read again until it is gone, or has
+    been there so long that nobody is about to commit it."""
+    server.run("CREATE TABLE d.t (id INT PRIMARY KEY)", "INSERT INTO d.t SELECT seq FROM d.seq_1_to_9")
+    server.run("CREATE TABLE d.u (id INT PRIMARY KEY)", "INSERT INTO d.u VALUES (1)")
+    asked: list[str] = []
+
+    def answer(question: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        asked.append(question)
+        if question == "XA RECOVER" and asked.count(question) <= seen:
+            return [{"formatID": 1, "gtrid_length": 1, "bqual_length": 0, "data": b"z"}]
+        return rows
+
+    lines = read_in_chunks(tmp_path, server, 100, answer=answer)
+    tries = asked.count("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    assert tries == 2 + min(seen, DOUBTS), "a chunk a table, and those in doubt"
+    assert [line["after"][0] for line in lines if line.get("op") == "R"] == [*range(1, 10), 1]
 
 
 @pytest.mark.real("mysql")

@@ -1,10 +1,11 @@
 """A chunk of a table: rows as a consistent snapshot has them, and where that stands in the server's log.
 
 MariaDB tells the place of a snapshot (`binlog_snapshot_file`, `binlog_snapshot_position`): the changes before it are in
-the snapshot, those behind it are not. A position that is asked for beside a SELECT proves nothing, for a transaction is in
-the log before a SELECT sees it: at MySQL the changes that lie in between are told apart by GTID (`between`). Engines
-without snapshots write to the log before they unlock a table; so where the log ends while a table is locked is the place
-of its rows.
+the snapshot, those behind it are not. But XA COMMIT is in its log before the engine commits, outside of that order, so
+the snapshot may lack XA transactions of before its place (`Unsettled`). A position that is asked for beside a SELECT
+proves nothing, for a transaction is in the log before a SELECT sees it: at MySQL the changes that lie in between are told
+apart by GTID. What may be in a snapshot or not, the store tells (`between`). Engines without snapshots write to the log
+before they unlock a table; so where the log ends while a table is locked is the place of its rows.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tidemark.changes.binlog.events import XaId
 from tidemark.changes.binlog.gtid_sets import MysqlGtidSet
 from tidemark.changes.bootstrap.state import Table
 from tidemark.changes.bootstrap.tables import Name, ReadTable, list_tables, read_charsets, read_table
+from tidemark.changes.capture.statements import name_xa
 from tidemark.changes.connection.facts import status_question
 from tidemark.changes.connection.login import Server
 from tidemark.changes.connection.model import FilePosition
@@ -41,12 +44,32 @@ _SORTED_BYTES = 16_384
 
 
 @dataclass(frozen=True)
+class Unsettled:
+    """XA transactions of MariaDB that a snapshot may lack, though they were committed before its place: those committed
+    from `since` on, and those of `prepared`, which the server listed as prepared behind `since`.
+
+    MariaDB 10.11 and 11.8 write XA COMMIT to the log, then commit in the engine, then take the transaction off that list.
+    """
+
+    since: FilePosition
+    prepared: frozenset[str] = frozenset()
+
+    def behind(self, former: Unsettled) -> Unsettled:
+        """The same for a snapshot that was opened later: one that was not listed then began behind `former.since`."""
+        return Unsettled(former.since, former.prepared & self.prepared)
+
+
+Seen = MysqlGtidSet | Unsettled | None
+"""What a snapshot has of the transactions before its place: those of a set for certain; all but some of XA; None: all."""
+_Opened = tuple[FilePosition | None, Seen]
+"""Where a snapshot stands in the log, if the server tells it."""
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Rows of a table as they were at `place` of the log; `rows` of them, or UNKNOWN. `records` are read once.
 
     `is_first`: nothing of the table counts that was read before. `last`: the highest key; none: there are no more rows.
-    `seen`: transactions that they have for certain, and all others before `place` may be in them or not; None: all before
-    `place` are.
     """
 
     place: FilePosition
@@ -55,7 +78,7 @@ class Chunk:
     rows: int
     is_first: bool
     last: tuple[bytes, ...] = ()
-    seen: MysqlGtidSet | None = None
+    seen: Seen = None
 
 
 class Tables:
@@ -85,8 +108,8 @@ class Tables:
                     if left and _DEFINITION_CHANGED in changed.message:
                         continue
                     raise
-                place = opened if isinstance(opened, FilePosition) else require_end(self.server)
-                seen = opened if isinstance(opened, MysqlGtidSet) else None
+                told, seen = opened
+                place = told or require_end(self.server)
                 if not table.key:
                     yield Chunk(place, table, self._stream(table), UNKNOWN, is_first=True, seen=seen)
                     return
@@ -95,19 +118,16 @@ class Tables:
             return
 
     @contextmanager
-    def open_snapshot(self) -> Iterator[tuple[FilePosition, MysqlGtidSet | None]]:
-        """A consistent snapshot of all tables: the place of the log behind it, and transactions that it has for certain (as
-        in `Chunk`). PermanentError: the server has none whose place is known."""
+    def open_snapshot(self) -> Iterator[tuple[FilePosition, Seen]]:
+        """A consistent snapshot of all tables, the place of the log behind it, and what it has of what is before that.
+        PermanentError: the server has none whose place is known."""
         if not self._has_snapshots:
             raise PermanentError(
                 f"{self.server.name} has no GTIDs: where a snapshot stands in its log is not known", subject=self.server.name
             )
         self.server.ask(f"SET SESSION max_sort_length = {_SORTED_BYTES}")
-        with self._open_snapshot(self.server) as opened:
-            if isinstance(opened, MysqlGtidSet):
-                yield require_end(self.server), opened
-            else:
-                yield opened, None
+        with self._open_snapshot(self.server) as (place, seen):
+            yield place or require_end(self.server), seen
 
     @contextmanager
     def open_table(self, name: str) -> Iterator[ReadTable]:
@@ -168,11 +188,11 @@ def _find_key(values: Values, table: ReadTable) -> tuple[bytes, ...]:
 
 
 @contextmanager
-def _lock(server: Server, name: Name) -> Iterator[FilePosition]:
+def _lock(server: Server, name: Name) -> Iterator[_Opened]:
     """Nobody writes to a table, and where its rows stand in the log. Others read it meanwhile."""
     server.ask(f"LOCK TABLES {name.quoted} READ")
     try:
-        yield require_end(server)
+        yield require_end(server), None
     finally:
         server.ask("UNLOCK TABLES")
 
@@ -192,21 +212,39 @@ def require_end(server: Server) -> FilePosition:
 
 
 @contextmanager
-def _open_between(server: Server) -> Iterator[MysqlGtidSet]:
+def _open_between(server: Server) -> Iterator[_Opened]:
     """A consistent snapshot of MySQL, and transactions that it has for certain."""
     seen = MysqlGtidSet.parse(str(server.ask("SELECT @@GLOBAL.gtid_executed AS seen")[0]["seen"]))
     server.ask("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-    yield seen
+    yield None, seen
     server.ask("ROLLBACK")
 
 
 @contextmanager
-def _open_snapshot(server: Server) -> Iterator[FilePosition]:
-    """A consistent snapshot, and where it stands in the log."""
+def _open_snapshot(server: Server) -> Iterator[_Opened]:
+    """A consistent snapshot of MariaDB, where it stands in the log, and what of XA it may lack."""
+    since = _ask_place(server, "SHOW GLOBAL STATUS")  # which needs no right, as SHOW MASTER STATUS would
+    prepared = list_prepared(server)
     server.ask("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-    pairs = (map(str, row.values()) for row in server.ask("SHOW STATUS LIKE 'binlog_snapshot_%'"))
+    place = _ask_place(server, "SHOW STATUS")
+    yield place, Unsettled(since, prepared) if prepared or place != since else None
+    server.ask("ROLLBACK")
+
+
+def _ask_place(server: Server, question: str) -> FilePosition:
+    """Where the open snapshot stands in the log of a MariaDB, or, while none is open, where its log ends."""
+    pairs = (map(str, row.values()) for row in server.ask(f"{question} LIKE 'binlog_snapshot_%'"))
     lowered = {name.lower(): value for name, value in pairs}
     if not lowered.get("binlog_snapshot_file"):
         raise PermanentError(f"{server.name} does not say where a snapshot stands in its log", subject=server.name)
-    yield FilePosition(lowered["binlog_snapshot_file"], int(lowered["binlog_snapshot_position"]))
-    server.ask("ROLLBACK")
+    return FilePosition(lowered["binlog_snapshot_file"], int(lowered["binlog_snapshot_position"]))
+
+
+def list_prepared(server: Server) -> frozenset[str]:
+    """The names of the XA transactions that a MariaDB has prepared, or is about to commit."""
+    found = set()
+    for row in server.ask("XA RECOVER"):
+        data, size = row["data"], int(row["gtrid_length"])
+        data = data.encode() if isinstance(data, str) else bytes(data)
+        found.add(name_xa(XaId(int(row["formatID"]), data[:size], data[size:])))
+    return frozenset(found)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from tidemark.changes.bootstrap.between import leave_out
+from tidemark.changes.bootstrap.between import Between
 from tidemark.changes.bootstrap.chunks import CHUNK_ROWS, UNKNOWN, Chunk, Tables
 from tidemark.changes.bootstrap.requests import list_requests, take_requests
 from tidemark.changes.bootstrap.state import (
@@ -37,6 +37,8 @@ from tidemark.progress import Progress, Tick, ignore_progress
 
 _TRIES = 50
 """How often a chunk is read whose rows change while it is opened."""
+_PAUSE_SECONDS = 0.1
+"""How long it rests before it is read again."""
 
 
 @dataclass
@@ -96,6 +98,7 @@ class _Bootstrap:
     def __init__(self, job: Job, writer: Writer, tables: Tables, pace: Pace, progress: Progress) -> None:
         self.job, self.writer, self.tables, self.pace, self.progress = job, writer, tables, pace, progress
         self.catalog = job.rules.catalog
+        self.between = Between(job.disk)
         self.bytes = 0  # of the last chunk
 
     def read_all(self, state: State, made: Bootstrapped) -> None:
@@ -139,13 +142,14 @@ class _Bootstrap:
                 except PermanentError as refused:
                     return _refuse(table, refused, made)
                 self._capture_up_to(chunk.place, made)
-                certain = leave_out(self.job.disk, chunk)
+                certain = self.between.settle(chunk)
                 if certain is not None:
                     after = self._append(state, name, table, certain, begun)
                     made.captured.rows += after.rows - (0 if chunk.is_first else table.rows)
                     made.captured.bytes += self.bytes
                     self.progress(Tick(f"bootstrap of {name}", done=after.rows))
                     return after
+            time.sleep(_PAUSE_SECONDS)
         changed = f"{name} was changed, or its definition, at each of {_TRIES} tries to read it"
         return _refuse(
             table, PermanentError(changed, hint="give it a primary key, or try when it rests", subject=name), made

@@ -97,15 +97,15 @@ class Parked:
     def park(self, gathered: Gathered, xid: str) -> None:
         """Keep a prepared transaction durably. One of that name is replaced."""
         if gathered.in_file:
-            self._disk.rename(GATHERED, self._path(xid))
+            self._disk.rename(GATHERED, _path(xid))
         else:
             whole = gathered.head._replace(records=gathered.records)
-            self._disk.publish(self._path(xid), self._encode(whole, 0, begins=True, ends=True))
+            self._disk.publish(_path(xid), self._encode(whole, 0, begins=True, ends=True))
 
     def take(self, xid: str, seq: int) -> Iterator[Record] | None:
         """The rows of a prepared transaction, which the store's transaction `seq` commits or rolls back. None: it is not
         here."""
-        path = self._path(xid)
+        path = _path(xid)
         try:
             self._check(path)
         except FileNotFoundError:
@@ -143,8 +143,14 @@ class Parked:
                 for part in decode_transactions(header, rest[header.head_bytes :]):
                     yield from part.records
 
-    def _path(self, xid: str) -> str:
-        return f"{FOLDER}/{hashlib.sha256(xid.encode()).hexdigest()[:32]}.block"
+
+def is_parked(disk: Disk, xid: str) -> bool:
+    """Whether the store has an XA transaction as prepared, and nothing of what becomes of it."""
+    return _path(xid).removeprefix(f"{FOLDER}/") in disk.list_names(FOLDER)
+
+
+def _path(xid: str) -> str:
+    return f"{FOLDER}/{hashlib.sha256(xid.encode()).hexdigest()[:32]}.block"
 
 
 def _read_blocks(file: OpenFile) -> Iterator[tuple[Header, bytes]]:

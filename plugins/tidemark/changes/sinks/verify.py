@@ -21,8 +21,8 @@ from typing import Any
 import pyarrow as pa
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
-from tidemark.changes.bootstrap.between import find_changed
-from tidemark.changes.bootstrap.chunks import Tables, require_end
+from tidemark.changes.bootstrap.between import find_changed, find_doubted
+from tidemark.changes.bootstrap.chunks import Seen, Tables, Unsettled, require_end
 from tidemark.changes.bootstrap.requests import Request as Reading
 from tidemark.changes.bootstrap.requests import list_requests
 from tidemark.changes.bootstrap.state import read_state
@@ -119,11 +119,14 @@ def verify_sink(
 def _verify(sink: Sink, patterns: Sequence[str], progress: Progress) -> SinkVerified:
     _catch_up(sink)
     deliver_sink(sink, Request(progress=progress))
-    for _ in range(TRIES):
+    for left in reversed(range(TRIES)):
         with open_server(login_of(sink.source.settings)) as server:
             tables = Tables(server)
             with tables.open_snapshot() as (place, seen):
                 end = _bring_store_to(sink, place, tables)
+                if left and isinstance(seen, Unsettled) and find_doubted(sink.source.disk, seen):
+                    time.sleep(_ASK_SECONDS)
+                    continue
                 deliver_sink(sink, Request(end=end, progress=progress))
                 pinned = _pin(sink, end)
                 if pinned is not None:
@@ -226,13 +229,13 @@ def _pin(sink: Sink, end: int) -> _Pinned | None:
 
 @dataclass(frozen=True)
 class _Look:
-    """Compares the tables of a sink with those of an open snapshot. `seen`: transactions that it has for certain; None: all
-    before its place."""
+    """Compares the tables of a sink with those of an open snapshot. `seen`: what this has of the transactions before its
+    place."""
 
     sink: Sink
     server: Tables
     pinned: _Pinned
-    seen: MysqlGtidSet | None
+    seen: Seen
 
     def compare(self, name: str) -> TableVerified:
         state = self.pinned.tables.get(name)
