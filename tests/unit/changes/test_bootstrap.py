@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import tidemark
+from tests import bootstrap_worlds
 from tests.bootstrap_worlds import fold, read, read_in_chunks, write_settings
 from tests.change_worlds import DyingDisk, Power
 from tests.commanded import run_here
@@ -30,11 +31,11 @@ from tidemark.changes.capture.run import Job, Place, capture_into, open_writer
 from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.connection.dump import open_dump
 from tidemark.changes.connection.login import Server, open_server
-from tidemark.changes.connection.model import FilePosition
+from tidemark.changes.connection.model import Dump, FilePosition, RawEvent
 from tidemark.changes.delivery.export import Exported, Query, make_lines
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.read import Reader
-from tidemark.errors import CorruptionError, UnsupportedError
+from tidemark.errors import CorruptionError, RetryableError, UnsupportedError
 
 pytestmark = [pytest.mark.full, pytest.mark.real("mariadb")]
 
@@ -268,6 +269,40 @@ def test_a_server_whose_logs_hold_no_transaction_yet(tmp_path: Path, server: mar
     assert run_here(config, "changes", "capture", "orders").json["rows"] == 1
     assert run_here(config, "changes", "capture", "orders").json["state"] == "nothing new"
     assert fold(read(config)) == [(2,)]
+
+
+class ShortDump:
+    """Events of a server up to before the last transaction, and then none, as of a server that says too soon that it has
+    no more."""
+
+    def __init__(self, dump: Dump, end: int) -> None:
+        self.dump, self.end = dump, end
+        self.close = dump.close
+
+    @property
+    def file(self) -> str:
+        return self.dump.file
+
+    def events(self) -> Iterator[RawEvent]:
+        return (event for event in self.dump.events() if event.end <= self.end)
+
+    blocks = events
+
+
+def test_rows_do_not_come_before_changes_that_were_not_read(
+    tmp_path: Path, server: mariadb.MariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.run("CREATE TABLE d.t (id INT PRIMARY KEY, n INT)", "INSERT INTO d.t VALUES (1, 1)")
+    [(log, end, *_)] = server.run("SHOW MASTER STATUS")
+    server.run("UPDATE d.t SET n = 2")
+    [(_, place, *_)] = server.run("SHOW MASTER STATUS")
+    with monkeypatch.context() as patched:
+        patched.setattr(bootstrap_worlds, "open_dump", lambda *given: ShortDump(open_dump(*given), int(end)))
+        with pytest.raises(RetryableError, match=rf"ended at {log}:{end}, before {log}:{place}, .* d\.t"):
+            read_in_chunks(tmp_path, server, 100)
+    assert not [rows for rows in Reader(Disk(tmp_path)).read_whole() if not rows[1].gtid], "no row was appended"
+    lines = read_in_chunks(tmp_path, server, 100, fence=2)
+    assert [line["after"] for line in lines if line["k"] == "row"] == [[1, 1], [1, 2], [1, 2]]
 
 
 def test_a_damaged_record_of_it_is_told(tmp_path: Path) -> None:

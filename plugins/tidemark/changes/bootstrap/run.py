@@ -32,7 +32,7 @@ from tidemark.changes.connection.model import FilePosition
 from tidemark.changes.delivery.points import parse_point
 from tidemark.changes.store.model import BinlogInfo, Mark, Record, Rows, Transaction
 from tidemark.changes.store.write import Writer
-from tidemark.errors import PermanentError
+from tidemark.errors import PermanentError, RetryableError
 from tidemark.progress import Progress, Tick, ignore_progress
 
 _TRIES = 50
@@ -79,7 +79,7 @@ def bootstrap_tables(
 
     What others ask meanwhile is done between two chunks. `job` has an end: it does not follow. A table goes on behind the
     last chunk that the store holds. One that cannot be read is told as refused, and the others are read. Raises what the
-    capture raises, and UnreachableError.
+    capture raises, UnreachableError, and RetryableError where events of the server are missing.
     """
     made = Bootstrapped(Captured(writer.state, writer.state), [])
     state = settle(job.disk, found := read_state(job.disk))
@@ -141,7 +141,7 @@ class _Bootstrap:
                     chunk = opened.enter_context(self.tables.open_chunk(name, table.as_open(), self.pace.most_rows))
                 except PermanentError as refused:
                     return _refuse(table, refused, made)
-                self._capture_up_to(chunk.place, made)
+                self._capture_up_to(chunk.place, name, made)
                 certain = self.between.settle(chunk)
                 if certain is not None:
                     after = self._append(state, name, table, certain, begun)
@@ -155,11 +155,20 @@ class _Bootstrap:
             table, PermanentError(changed, hint="give it a primary key, or try when it rests", subject=name), made
         )
 
-    def _capture_up_to(self, place: FilePosition, made: Bootstrapped) -> None:
+    def _capture_up_to(self, place: FilePosition, name: str, made: Bootstrapped) -> None:
+        """Capture the changes before a place. RetryableError where the server's events end before it."""
         until = parse_point(f"{place.file}:{place.position}")
         part = capture_into(replace(self.job, until=until, start=None), self.writer, self.progress)
         made.captured.rows += part.rows
         made.captured.bytes += part.bytes
+        end = part.read_to
+        if end is not None and (number_of(end.file), end.position) < (number_of(place.file), place.position):
+            raise RetryableError(
+                f"the server's events ended at {end.file}:{end.position}, before {place.file}:{place.position}, where the"
+                f" rows of {name} stand",
+                hint="run it again",
+                subject=name,
+            )
 
     def _append(self, state: State, name: str, table: Table, chunk: Chunk, begun: float) -> Table:
         """Append a chunk. Returns how far the table is with it."""

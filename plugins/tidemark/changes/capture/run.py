@@ -73,12 +73,14 @@ GAP = "gap"
 
 @dataclass
 class Captured:
-    """What a capture did. `first`, `last`: the states before and after."""
+    """What a capture did. `first`, `last`: the states before and after. `read_to`: where the events ended that it read;
+    None: there were none, or only those behind a GTID set, which may end before the log does."""
 
     first: State
     last: State
     rows: int = 0
     bytes: int = 0
+    read_to: FilePosition | None = None
 
     @property
     def transactions(self) -> int:
@@ -172,6 +174,7 @@ class _Capture:
         self.done = Captured(writer.state, writer.state)
         self.origin = read_origin(job.disk) or Origin()
         self.change_id = writer.state.info.change_id or 1
+        self.last_read: RawEvent | Block | None = None
         self.heads: dict[int, tuple[str, Head]] = {}  # of the logs that are read, by number
         self.waiting: list[tuple[Group, list[Item]]] = []  # whole transactions whose rows are not decoded yet
         self.waiting_bytes = 0
@@ -210,6 +213,8 @@ class _Capture:
             self.job.mirror.sync()  # also what stands behind the last transaction
         self.parked.forget(self.writer.durable)
         self.done.last = self.writer.durable
+        if self.last_read is not None:
+            self.done.read_to = FilePosition(self.last_read.file, self.last_read.end)
         return self.done
 
     def _rest(self) -> None:
@@ -258,7 +263,7 @@ class _Capture:
                 found = read_ahead(dump, self._rest)
             else:
                 found = dump.events() if mirror is not None else dump.blocks()
-            events = self._note_heads(found)
+            events = self._note_places(found, is_whole=comes_again or end is None or is_log_head(end.position))
             try:
                 first = next(events, None)
             except (CorruptionError, PermanentError) as damaged:
@@ -304,10 +309,12 @@ class _Capture:
             )
         return lost
 
-    def _note_heads(self, events: Iterable[RawEvent | Block]) -> Iterator[RawEvent | Block]:
+    def _note_places(self, events: Iterable[RawEvent | Block], *, is_whole: bool) -> Iterator[RawEvent | Block]:
+        """Note how the logs begin, and how far they are read. `is_whole`: no event is left out."""
         for raw in events:
             if isinstance(raw, RawEvent) and raw.position == LOG_HEAD and raw.data:
                 self.heads[number_of(raw.file)] = raw.file, Head.of(raw)
+            self.last_read = raw if is_whole else None
             yield raw
 
     def _judge_first(self, first: RawEvent, end: Place, *, comes_again: bool) -> None:
