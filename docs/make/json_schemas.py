@@ -2,8 +2,9 @@
 
     python -m docs.make.json_schemas
 
-Each command of `PLAY` is run in this process. A schema says which keys an answer has and of which types they are. A key
-that some answers of a verb lack is not required. Keys that are names of data (`MAPS`) are not listed.
+Each command of `PLAY` and of `CHANGES_PLAY` is run in this process. A schema says which keys an answer has and of which
+types they are. A key that some answers of a verb lack is not required. Keys that are names of data (`MAPS`) are not listed.
+What the verbs of `UNASKED` answer is in no schema.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import lzma
 import shutil
 import sys
 import tempfile
@@ -74,19 +76,43 @@ quorum = 1
 slots = 12
 """ + "".join(f'\n[nodes.{name}]\nstore = "nodes/{name}"\n' for name in ("n1", "n2", "n3"))
 SPREAD = ("cluster init", "cluster show", "cluster check", "replica show", "replica verify", "replica show", "replica watch")
+LOG = ROOT / "tests" / "data" / "binlogs" / "variants" / "plain.binlog.xz"
+SOURCE = """
+[sources.orders]
+store = "changes"
+
+[sinks.past]
+source = "orders"
+kind = "history"
+target = "past"
+"""
+CHANGES_PLAY = (
+    "status",
+    "changes capture orders --files plain.000001",
+    "status",
+    "changes deliver past",
+    "status",
+)
+"""With a source, which is captured from a log file, and a sink of it. Both are new; the sink is behind, then not."""
+UNASKED = frozenset(("changes",))  # each of its subcommands answers with other keys
 
 
 def play(folder: Path) -> Mapping[str, Sequence[dict[str, Any]]]:
     """The answers of each verb, in a deployment that is made in `folder`."""
     shutil.copytree(SITE, folder / "site")
-    answers: dict[str, list[dict[str, Any]]] = {}
     words = ["init", str(folder), "--site", f"plant1={folder / 'site' / 'datanode'}"]
-    for command in (words, *(line.split() for line in PLAY)):
-        answers.setdefault(command[0], []).append(_ask(folder, command))
-    with (folder / "tidemark.toml").open("a", encoding="utf-8") as config:
-        config.write(CLUSTER)
-    for command in (line.split() for line in SPREAD):
-        answers.setdefault(command[0], []).append(_ask(folder, command))
+    asked = [(command[0], _ask(folder, command)) for command in (words, *(line.split() for line in PLAY))]
+    (folder / "plain.000001").write_bytes(lzma.decompress(LOG.read_bytes()))
+    for more, lines in ((SOURCE, CHANGES_PLAY), (CLUSTER, SPREAD)):
+        with (folder / "tidemark.toml").open("a", encoding="utf-8") as settings:
+            settings.write(more)
+        asked += [(command[0], _ask(folder, command)) for command in (line.split() for line in lines)]
+    answers: dict[str, list[dict[str, Any]]] = {}
+    for verb, answer in asked:
+        if verb in UNASKED and not answer["ok"]:
+            raise RuntimeError(f"what the next answers tell of did not come about: {answer}")
+        if verb not in UNASKED:
+            answers.setdefault(verb, []).append(answer)
     return answers
 
 

@@ -50,3 +50,18 @@ def test_every_key_of_a_schema_is_in_an_answer(answers: Mapping[str, Sequence[di
     for verb, several in answers.items():
         found = {key for answer in several for key in answer} | json_schemas.FAILURE.keys()
         assert set(read_schema(verb)["properties"]) <= found, verb
+
+
+@pytest.mark.full
+def test_status_was_asked_of_a_source_and_a_sink_at_every_stage(answers: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+    told = [(answer["sources"][0], answer["sinks"][0]) for answer in answers["status"] if "sinks" in answer]
+    assert [(source["state"], sink["state"]) for source, sink in told] == [
+        ("new", "new"),
+        ("idle", "new"),
+        ("idle", "current"),
+    ]
+    assert [sink["behind_transactions"] > 0 for _, sink in told] == [False, True, False]
+    for key, wrong in (("batch", "1"), ("failed", None), ("behind_seconds", "soon")):
+        sink = {**told[-1][1], key: wrong}
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**answers["status"][-1], "sinks": [sink]}, read_schema("status"))

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from urllib.request import Request as Get
 from urllib.request import urlopen
+
+import jsonschema
 
 from tests.served_changes import OTHERS, TOKEN, start
 from tests.sink_worlds import ORDERS, SinkWorld, inserted
 from tidemark.changes.sinks.deliver import Request
 from tidemark.changes.store.model import Column, Kind, Rows, Shape
 
+SCHEMA = Path(__file__).parents[4] / "docs" / "schemas" / "status.json"
+
 
 def told(world: SinkWorld) -> tuple[int, dict[str, Any]]:
     """The exit code, and what is told of the sink."""
     said = world.run_status()
+    jsonschema.validate(said.json, json.loads(SCHEMA.read_text(encoding="utf-8")))
     [sink] = said.json["sinks"]
     assert (sink["name"], sink["source"]) == ("lake", "orders")
     assert ("error" in said.json) == sink["failed"]
