@@ -102,12 +102,14 @@ class Piece:
 class Stretch:
     """The transactions of one block or group; or a part of one transaction. Decoded when they are asked for.
 
-    `rest`: head and body, as stored. `chosen`: the columns of rows that are decoded.
+    `rest`: head and body, as stored. `chosen`: the columns of rows that are decoded. `size`: bytes once it is decompressed,
+    where that was measured.
     """
 
     header: Header
     rest: bytes
     chosen: Chosen | None = None
+    size: int = 0
 
     @property
     def before(self) -> State:

@@ -47,14 +47,15 @@ def _with_rows(piece: ShardPiece) -> Transaction:
 
 
 def decode_stretch(data: bytes) -> Stretch:
-    """A block that was sent. Raises CorruptionError where it is not as it was written, or larger than any that is."""
+    """A block that was sent, with its size. Raises CorruptionError where it is not as it was written, or larger than any that is."""
     header = decode_header(data)
     rest = data[HEADER_BYTES:]
     if header is None or not is_sound(header, rest):
         raise CorruptionError("a reader sent a block that is damaged", hint="fetch again, from the last point")
-    if measure_body(header, rest, MOST_DECODED) > MOST_DECODED:
+    size = measure_body(header, rest, MOST_DECODED)
+    if size > MOST_DECODED:
         raise CorruptionError(f"a reader sent a block of more than {MOST_DECODED} bytes once it is decompressed")
-    return Stretch(header, rest)
+    return Stretch(header, rest, size=size)
 
 
 def decode_frame(data: bytes) -> Frame:

@@ -10,8 +10,6 @@ from math import inf
 from tidemark.changes.delivery.blocks import Key
 from tidemark.changes.delivery.http.client.readers import POLL_MILLISECONDS
 from tidemark.changes.delivery.http.client.session import ReaderClient, SessionEndedError
-from tidemark.changes.delivery.http.frames import MOST_DECODED
-from tidemark.changes.store.block import measure_body
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.read import Stretch
 from tidemark.errors import CorruptionError, RetryableError
@@ -37,7 +35,7 @@ class FetchedStretches:
         self._note = note
         self._fail = fail
         self._changed = threading.Condition()
-        self._queue: deque[tuple[Stretch, int]] = deque()  # with the size
+        self._queue: deque[Stretch] = deque()
         self._size = 0
         self._closed = False
         self._seq = seq
@@ -51,8 +49,8 @@ class FetchedStretches:
         with self._changed:
             if not self._queue:
                 return None
-            found, size = self._queue.popleft()
-            self._size -= size
+            found = self._queue.popleft()
+            self._size -= found.size
             self._changed.notify_all()
             return found
 
@@ -113,10 +111,9 @@ class FetchedStretches:
     def _add(self, stretch: Stretch) -> None:
         if not self._follows(stretch):
             return
-        size = measure_body(stretch.header, stretch.rest, MOST_DECODED)
         with self._changed:
-            self._queue.append((stretch, size))
-            self._size += size
+            self._queue.append(stretch)
+            self._size += stretch.size
         self._note(stretch.header.after.seq)
 
     def _follows(self, stretch: Stretch) -> bool:
