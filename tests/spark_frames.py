@@ -62,16 +62,24 @@ class Stream:
         self.reader: ChangesStreamReader = pickle.loads(pickle.dumps(source)).streamReader(schema)
         self.offset = offset or json.dumps(self.reader.initialOffset())
 
-    def read_batch(self) -> list[Line] | None:
-        """The next batch; None: there is nothing new."""
+    def plan_batch(self) -> bytes | None:
+        """The parts of the next batch, as they are sent to tasks; None: there is nothing new."""
         start = json.loads(self.offset)
         end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
         if end == start:
             return None
         self.offset = json.dumps(end)
+        return pickle.dumps(self.reader.partitions(start, json.loads(self.offset)))
+
+    def read_parts(self, parts: bytes | None) -> list[Line]:
+        """The rows of a batch that is planned, as tasks read them."""
         workers = pickle.loads(pickle.dumps(self.reader))
-        parts = self.reader.partitions(start, json.loads(self.offset))
-        return [row for part in parts for batch in workers.read(part) for row in batch.to_pylist()]
+        return [row for part in pickle.loads(parts or b"") for batch in workers.read(part) for row in batch.to_pylist()]
+
+    def read_batch(self) -> list[Line] | None:
+        """The next batch; None: there is nothing new."""
+        parts = self.plan_batch()
+        return None if parts is None else self.read_parts(parts)
 
     def read_all(self) -> list[list[Line]]:
         return list(iter(self.read_batch, None))

@@ -6,6 +6,7 @@
     members         pure: which member of a task holds which shard
     blocks          blocks of a store, read and divided once for all shards of a process; one shard alone
     storage_points  how far a shard is, in this store and in another one of the same source
+    spans           whole transactions from one place to another, cut into parts for readers side by side
     batches         what a consumer is given: rows of one table and one shard, and the place behind them
     lines           batches as JSON lines: files of `changes consume`, dead letters
     stream          a member of a task: leases, batches, points

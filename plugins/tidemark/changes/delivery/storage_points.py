@@ -17,6 +17,7 @@ from uuid import UUID
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet, contains_gtid
 from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.store.disk import Disk
+from tidemark.changes.store.layout import State
 from tidemark.changes.store.model import BinlogInfo
 from tidemark.changes.store.read import Reader, Stretch, at_first_outside, at_position
 from tidemark.errors import BinlogGapError, NotFoundError, PermanentError, RetryableError, UsageError
@@ -108,6 +109,15 @@ def point_at(reader: Reader, seq: int, version_ts: int, mode: str = NORMAL) -> S
     return replace(found, mode=mode if mode in (EARLIEST, LATEST) else found.mode)
 
 
+def point_after(state: State) -> StoragePoint:
+    """The storage point behind a transaction, by the state after it alone: without GTIDs."""
+    return replace(_of_info(state.info), seq=state.seq + 1)
+
+
+class OtherStoreError(PermanentError):
+    """The store has something else where a point stands, and no GTIDs say where to go on."""
+
+
 class StoreBehindError(PermanentError):
     """The store ends before a point: it lacks what is done."""
 
@@ -128,8 +138,8 @@ class Start:
 def locate(disk: Disk, point: StoragePoint, what: str, where: str = "") -> Start:
     """Where a shard goes on. `what`: whose point it is. `where`: what the store is called, if not by its path.
 
-    Raises BinlogGapError where retention took that, PermanentError where the store is another one, StoreBehindError where it
-    ends before it, RetryableError where that is not known, for a capture takes it over.
+    Raises BinlogGapError where retention took that, OtherStoreError where the store is another one, StoreBehindError where
+    it ends before it, RetryableError where that is not known, for a capture takes it over.
     """
     reader, where = Reader(disk), where or f"the store {disk.root}"
     try:
@@ -191,7 +201,7 @@ def _locate_by_gtids(reader: Reader, point: StoragePoint, what: str, where: str)
         half = _find_half(reader, point, reader.first)  # no transaction is done wholly, and the store has them all
         return Start(reader.first, point.event_index if half else 0, half)
     if known is None or not reader.view.end.seq:
-        raise PermanentError(
+        raise OtherStoreError(
             f"{what} stands at seq:{point.seq}, log {point.binlog_file}, offset {point.binlog_offset}; {where}"
             " has something else there, and no GTIDs say where to go on",
             hint="give the task the store that it read; or ./tidemark changes rewind TASK --to POINT",
@@ -251,6 +261,22 @@ def proves_start(stretch: Stretch, seq: int, point: StoragePoint) -> bool:
     if point.event_index:
         last = next((piece.transaction.info for piece in stretch.pieces if piece.seq == seq), last)
     return _is_same(_of_info(last._replace(change_id=point.change_id)), point)
+
+
+def stands_at(stretch: Stretch, point: StoragePoint) -> bool:
+    """Whether a block that has transaction `point.seq`, or ends before it, has before that what a point of it says."""
+    before = [piece.transaction.info for piece in stretch.pieces if piece.seq < point.seq]
+    return _is_same(_of_info(before[-1] if before else stretch.before.info), point)
+
+
+def is_same_place(one: StoragePoint, other: StoragePoint) -> bool:
+    """Whether two points between transactions have the same number and the same transaction before it."""
+    return one.seq == other.seq and _is_same(one, other)
+
+
+def is_exact(start: Start, point: StoragePoint) -> bool:
+    """Whether a point of no rows goes on at its own number, behind just what it says."""
+    return start in (Start(point.seq), Start(point.seq, 0, point.seq))
 
 
 def _find_half(reader: Reader, point: StoragePoint, seq: int) -> int:

@@ -20,7 +20,6 @@ from tidemark.changes.capture.identity import Origin
 from tidemark.changes.delivery.shards import INDEX, MOVED, Sharding, ShardPiece, find_key
 from tidemark.changes.spark.plan import ByShard
 from tidemark.changes.store.model import Column, Kind, Rows, Shape
-from tidemark.changes.store.read import Reader
 from tidemark.errors import PermanentError, UsageError
 
 INT, BIG, DOUBLE = pa.int64(), pa.decimal128(20), pa.float64()
@@ -40,16 +39,6 @@ _HELD = {
 }
 """What a column of a frame holds exactly. A whole number that is too large is an error."""
 Types = dict[str, pa.DataType]
-
-
-def find_columns(reader: Reader, table: str) -> Types:
-    """The columns that a table has anywhere in the store, by name. Empty: it has no row there. Bodies are not read."""
-    shapes: dict[Shape, None] = {}
-    for shape in reader.read_shapes(reader.first, reader.view.end.seq + 1):
-        if f"{shape.database}.{shape.table}" == table:
-            shapes.pop(shape, None)
-            shapes[shape] = None
-    return merge_shapes(list(shapes))
 
 
 def merge_shapes(shapes: Sequence[Shape]) -> Types:

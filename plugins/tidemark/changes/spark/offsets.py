@@ -1,16 +1,24 @@
 """Where a stream is, as Spark's checkpoint keeps it: a storage point with the source's name.
 
 The number of the next transaction says where to go on. The identity of the last one that is done, and the GTID set, prove
-that the store still is the one that the checkpoint is of.
+that the store still is the one that the checkpoint is of. The place of the store is not in it: a checkpoint of a folder goes
+on at a server of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from tidemark.changes.delivery.storage_points import Start, locate, point_at, point_fields, read_point_fields
-from tidemark.changes.store.disk import Disk
-from tidemark.changes.store.read import Reader, open_whole
+from tidemark.changes.delivery.spans import Span
+from tidemark.changes.delivery.storage_points import (
+    OtherStoreError,
+    StoreBehindError,
+    is_same_place,
+    point_fields,
+    read_point_fields,
+)
 from tidemark.errors import BinlogGapError, PermanentError
 from tidemark.ledger.delivery import StoragePoint
 
@@ -18,9 +26,9 @@ FORMAT = 1
 Offset = dict[str, Any]
 
 
-def make_offset(source: str, reader: Reader, seq: int) -> Offset:
-    """The offset before a transaction of the store, or behind its last one."""
-    return {"format": FORMAT, "source": source, **point_fields(point_at(reader, seq, 0))}
+def make_offset(source: str, point: StoragePoint) -> Offset:
+    """The offset of a storage point between two transactions."""
+    return {"format": FORMAT, "source": source, **point_fields(point)}
 
 
 def read_offset(source: str, offset: Offset) -> StoragePoint:
@@ -40,30 +48,32 @@ def read_offset(source: str, offset: Offset) -> StoragePoint:
     return point
 
 
-def check_offset(source: str, disk: Disk, offset: Offset) -> int:
-    """The transaction with which an offset goes on, of the store that it was made in.
+def name_checkpoint(source: str) -> str:
+    return f"the checkpoint of source {source}"
 
-    Raises BinlogGapError where retention took that, PermanentError where the store is another one, or ends before it.
-    """
-    point = read_offset(source, offset)
-    what = f"the checkpoint of source {source}"
-    open_whole(disk)  # or it says why the end is not known
+
+@contextmanager
+def checkpoint_hinted(source: str) -> Iterator[None]:
+    """What a place says of a checkpoint's point gets the hint of who runs the query."""
     try:
-        found = locate(disk, point, what)
+        yield
     except BinlogGapError as gone:
         hint = f"{_begin_anew('earliest')}, without what is gone; raise retain_bytes, or let a task hold it: option task"
         raise BinlogGapError(gone.message, hint=hint, subject=source) from gone
-    except PermanentError as other:
+    except (OtherStoreError, StoreBehindError) as other:
+        hint = f"give the store that it read; {_begin_anew('POINT')}"
+        raise PermanentError(other.message, hint=hint, subject=source) from other
+
+
+def check_span(source: str, where: str, span: Span, start: StoragePoint, end: StoragePoint | None = None) -> None:
+    """Raise PermanentError where a span of a store does not begin, or end, at these points of a checkpoint."""
+    wrong = start if not span.is_exact else end if end is not None and not is_same_place(span.end, end) else None
+    if wrong is not None:
         raise PermanentError(
-            other.message, hint=f"give the store that it read; {_begin_anew('POINT')}", subject=source
-        ) from other
-    if found not in (Start(point.seq), Start(point.seq, 0, point.seq)):
-        raise PermanentError(
-            f"{what} stands at seq:{point.seq}; the store {disk.root} has other transactions there",
-            hint=f"give the store that it read; or {_begin_anew(f'seq:{found.seq}')}: some changes come twice",
+            f"{name_checkpoint(source)} stands at seq:{wrong.seq}; {where} has other transactions there",
+            hint=f"give the store that it read; or {_begin_anew(f'seq:{span.start.seq}')}: some changes come twice",
             subject=source,
         )
-    return point.seq
 
 
 def _begin_anew(point: str) -> str:

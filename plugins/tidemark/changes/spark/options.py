@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.changes.delivery.shards import Sharding
+from tidemark.changes.spark.places import Place, Served, SharedStore
 from tidemark.errors import NotFoundError, UsageError
 from tidemark.tsfiles.spark.options import lower_option_names, parse_choice, parse_names, parse_number
 
-_WHERE = ("path", "source", "store", "task")
+_WHERE = ("path", "source", "store", "url", "tokenFile", "ca", "task")
 _WHAT = ("tables", "from", "to", "layout", "controls")
 OPTIONS = (*_WHERE, *_WHAT, "shards", "rowsPerPartition", "rowsPerBatch")
 TYPED, JSON = "typed", "json"
@@ -23,13 +24,11 @@ ORDERED_SHARDS = 8
 
 @dataclass(frozen=True)
 class Asked:
-    """What a reader is asked for. `settings`: their file; "" where the store's folder was named. `table`: the one whose
-    columns are typed; "": rows are JSON. `shards`: 0 is no division. `batch_rows`: 0 is no limit."""
+    """What a reader is asked for. `table`: the one whose columns are typed; "": rows are JSON. `shards`: 0 is no division.
+    `batch_rows`: 0 is no limit."""
 
-    store: str
+    place: Place
     source: str
-    settings: str = ""
-    task: str = ""
     tables: tuple[str, ...] = ("**",)
     start: str = "earliest"
     end: str = ""
@@ -43,7 +42,7 @@ class Asked:
 def parse_asked(options: Mapping[str, str]) -> Asked:
     """Parse the options of a reader, names in any case. Raises UsageError with the wrong option and what is allowed."""
     given = lower_option_names(options, OPTIONS)
-    store, source, settings = _find_store(given)
+    place = _find_served(given) if given.get("url") else _find_store(given)
     tables = parse_names(given.get("tables", "**"))
     if not tables:
         raise UsageError("tables names none", hint="leave it out: all", subject="tables")
@@ -62,18 +61,9 @@ def parse_asked(options: Mapping[str, str]) -> Asked:
     if controls and (layout == TYPED or shards > ORDERED_SHARDS):
         why = "the columns of one table" if layout == TYPED else f"more than {ORDERED_SHARDS} shards"
         raise UsageError(f"controls=true does not go with {why}", hint='.option("layout", "json")', subject="controls")
-    task = given.get("task", "")
-    if task and not settings:
-        raise UsageError(
-            "a task needs the settings, which name its ledger",
-            hint='.option("source", "orders").load("tidemark.toml"), without store',
-            subject="task",
-        )
     return Asked(
-        store,
-        source,
-        settings,
-        task,
+        place,
+        place.source,
         tables,
         given.get("from", "earliest"),
         given.get("to", ""),
@@ -85,9 +75,24 @@ def parse_asked(options: Mapping[str, str]) -> Asked:
     )
 
 
-def _find_store(given: Mapping[str, str]) -> tuple[str, str, str]:
-    """The store's folder, the source's name, and the settings' file ("": none is read)."""
-    name = given.get("source", "")
+def _find_served(given: Mapping[str, str]) -> Served:
+    """The readers of a source."""
+    if clash := next((name for name in ("path", "store") if given.get(name)), None):
+        raise UsageError(f"both url and {clash} are given", hint="leave one of them out", subject=clash)
+    for name, example in (("source", "orders"), ("task", "lake"), ("tokenFile", "/run/secrets/lake.token")):
+        if not given.get(name):
+            raise UsageError(f"url needs {name}, too", hint=f'.option("{name}", "{example}")', subject=name)
+    urls = tuple(dict.fromkeys(url.rstrip("/") for url in parse_names(given["url"])))
+    if not urls:
+        raise UsageError("url names no reader", hint='.option("url", "https://HOST:28332")', subject="url")
+    return Served(urls, given["source"], given["task"], given["tokenFile"], given.get("ca", ""))
+
+
+def _find_store(given: Mapping[str, str]) -> SharedStore:
+    """The store's folder, by the settings or by its path."""
+    if name := next((name for name in ("tokenFile", "ca") if given.get(name)), None):
+        raise UsageError(f"{name} is for readers", hint='.option("url", "https://HOST:28332")', subject=name)
+    name, task = given.get("source", ""), given.get("task", "")
     if store := given.get("store", ""):
         if given.get("path"):
             raise UsageError("both a store and settings are named", hint="leave one of them out", subject="store")
@@ -109,4 +114,10 @@ def _find_store(given: Mapping[str, str]) -> tuple[str, str, str]:
             hint=f"./tidemark changes capture {name}; or mount its folder under this path",
             subject=str(folder),
         )
-    return str(folder), name, settings
+    if task and not settings:
+        raise UsageError(
+            "a task needs the settings, which name its ledger",
+            hint='.option("source", "orders").load("tidemark.toml"), without store',
+            subject="task",
+        )
+    return SharedStore(str(folder), name, settings, task)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -17,24 +16,23 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.delivery.export import choose_tables
-from tidemark.changes.delivery.points import number_of_point
 from tidemark.changes.delivery.shards import Sharding
-from tidemark.changes.spark.columns import TypedRows, Types, check_schema, choose_columns, find_columns, make_schema
+from tidemark.changes.spark.columns import TypedRows, Types, check_schema, choose_columns, make_schema, merge_shapes
 from tidemark.changes.spark.lines import LineRows, line_schema
 from tidemark.changes.spark.options import Asked, parse_asked
-from tidemark.changes.spark.plan import Part, find_batch_end, read_part, split_span
-from tidemark.changes.store.disk import Disk
+from tidemark.changes.spark.places import Part
+from tidemark.changes.spark.plan import make_parts, read_part, rows_of_a_part
 from tidemark.changes.store.model import Shape
-from tidemark.changes.store.read import Reader, open_whole
-from tidemark.errors import NotFoundError, UsageError, hints_told
+from tidemark.errors import BinlogGapError, NotFoundError, RetryableError, UsageError, hints_told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tidemark.changes.delivery.spans import Span
     from tidemark.changes.spark.offsets import Offset
-    from tidemark.changes.spark.task_point import TaskPoint
+    from tidemark.changes.spark.places import TaskPoint
+    from tidemark.ledger.delivery import StoragePoint
 
 
 def register(spark: SparkSession) -> None:
@@ -49,13 +47,13 @@ def sort_by_shard(frame: DataFrame, shards: int) -> DataFrame:
 
 @dataclass(frozen=True)
 class Found:
-    """What the driver found when a frame was made: transactions `first` to before `end`, and the columns of its table.
+    """What the driver found when a frame was made: transactions from `start` to before `end`, and the columns of its table.
 
-    `first`: None where the store begins behind that. A stream may have passed it long ago.
+    `start`: None where the store begins behind that. A stream may have passed it long ago.
     """
 
     asked: Asked
-    first: int | None
+    start: Offset | None
     end: int
     types: Types
 
@@ -111,14 +109,16 @@ class ChangesSource(DataSource):  # type: ignore[misc]
         raise UsageError("the format tidemark_changes only reads", subject="tidemark_changes")
 
     def _look(self) -> Found:
+        from tidemark.changes.spark.offsets import make_offset
+
         asked = parse_asked(self.options)
-        reader = open_whole(Disk(Path(asked.store)))
+        place, start = asked.place, None
         try:
-            first = number_of_point(reader, asked.start)
+            span = place.find_span(asked.start, asked.end, table=asked.table)
+            start = make_offset(asked.source, span.start)
         except NotFoundError:
-            first = None
-        end = number_of_point(reader, asked.end) if asked.end else reader.view.end.seq + 1
-        return Found(asked, first, end, find_columns(reader, asked.table) if asked.table else {})
+            span = place.find_span("earliest", asked.end, table=asked.table)
+        return Found(asked, start, span.end.seq, merge_shapes(span.shapes))
 
 
 @dataclass(frozen=True)
@@ -135,17 +135,12 @@ class Scan:
         check_schema(wanted, found.schema)
         return cls(found.asked, wanted, chosen)
 
-    @property
-    def disk(self) -> Disk:
-        return Disk(Path(self.asked.store))
-
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        asked, disk = self.asked, self.disk
-        origin = read_origin(disk)
+        asked = self.asked
         rows = (
-            TypedRows(self.schema, origin, chosen=self.chosen)
+            TypedRows(self.schema, part.origin, chosen=self.chosen)
             if asked.table
-            else LineRows(self.schema, origin, controls=asked.controls)
+            else LineRows(self.schema, part.origin, controls=asked.controls)
         )
         sharding, wants = Sharding(asked.shards or 1), choose_tables(asked.tables)
 
@@ -154,7 +149,7 @@ class Scan:
                 return ()
             return choose_columns(self.schema, sharding, shape) if asked.table else None
 
-        for blocks in read_part(disk, part, sharding, wants, choose):
+        for blocks in read_part(asked.place, part, sharding, wants, chosen=choose):
             yield from rows.convert(blocks)
 
 
@@ -167,10 +162,21 @@ class ChangesReader(DataSourceReader):  # type: ignore[misc]
 
     @hints_told()
     def partitions(self) -> list[Partition]:
-        reader, found = open_whole(self._scan.disk), self._found
-        first = number_of_point(reader, found.asked.start) if found.first is None else found.first  # None: it says why
-        parts = split_span(reader, first, found.end, found.asked)
-        return [Partition(part) for part in parts] or [Partition(None)]
+        from tidemark.changes.spark.offsets import read_offset
+
+        found, asked = self._found, self._found.asked
+        start = asked.start if found.start is None else read_offset(asked.source, found.start)
+        what, rows = f"the frame of source {asked.source}", rows_of_a_part(asked)
+        try:
+            span = asked.place.find_span(start, f"seq:{found.end}", part_rows=rows, what=what)
+        except (BinlogGapError, NotFoundError) as gone:
+            hint = '.option("from", "earliest") begins with what there is; raise retain_bytes of the source'
+            raise type(gone)(gone.message, hint=hint, subject=gone.subject) from gone
+        if not span.is_exact:
+            raise RetryableError(
+                f"{asked.place.name} is another one than when the frame was made", hint="load it again", subject=asked.source
+            )
+        return [Partition(part) for part in make_parts(span, asked)] or [Partition(None)]
 
     def read(self, partition: Partition) -> Iterator[pa.RecordBatch]:
         with hints_told():
@@ -184,43 +190,36 @@ class ChangesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def __init__(self, asked: Asked, scan: Scan) -> None:
         self._asked = asked
         self._scan = scan
-        self._known: list[Offset] = []  # held against the store, or made from it
         self._target: int | None = None
         self._task: TaskPoint | None = None
 
     @hints_told()
     def initialOffset(self) -> Offset:
-        reader = open_whole(self._scan.disk)
-        return self._make_offset(reader, number_of_point(reader, self._asked.start))
+        return self._make_offset(self._asked.place.find_span(self._asked.start).start)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._asked.batch_rows) if self._asked.batch_rows else ReadAllAvailable()
 
     @hints_told()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        first = self._check(start)
-        reader = open_whole(self._scan.disk)
-        end = reader.view.end.seq + 1 if self._target is None else self._target
-        if isinstance(limit, ReadMaxRows) and first < end:
-            end = find_batch_end(reader, first, end, limit.max_rows)
-        return self._make_offset(reader, end) if first < end else start
+        end = "" if self._target is None else f"seq:{self._target}"
+        span = self._find(start, end, most_rows=limit.max_rows if isinstance(limit, ReadMaxRows) else 0)
+        return self._make_offset(span.end) if len(span.cuts) > 1 else start
 
+    @hints_told()
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = open_whole(self._scan.disk).view.end.seq + 1
+        self._target = self._asked.place.find_span("now").end.seq
 
     @hints_told()
     def reportLatestOffset(self) -> Offset:
-        reader = open_whole(self._scan.disk)
-        return self._make_offset(reader, reader.view.end.seq + 1)
+        return self._make_offset(self._asked.place.find_span("now").end)
 
     @hints_told()
     def partitions(self, start: Offset, end: Offset) -> list[Partition]:
-        first, last = self._check(start), self._check(end)
-        if self._asked.task and self._task is None:
-            from tidemark.changes.spark.task_point import TaskPoint
-
-            self._task = TaskPoint(self._asked.settings, self._asked.source, self._asked.task, first)
-        return [Partition(part) for part in split_span(open_whole(self._scan.disk), first, last, self._asked)]
+        span = self._find(start, end, part_rows=rows_of_a_part(self._asked))
+        if self._asked.place.task and self._task is None:
+            self._task = self._asked.place.open_task(span.start)
+        return [Partition(part) for part in make_parts(span, self._asked)]
 
     def read(self, partition: Partition) -> Iterator[pa.RecordBatch]:
         with hints_told():
@@ -239,20 +238,22 @@ class ChangesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         if self._task is not None:
             self._task.close()
 
-    def _make_offset(self, reader: Reader, seq: int) -> Offset:
+    def _find(self, start: Offset, end: str | Offset, **limits: int) -> Span:
+        """A span of the store, which is held against the points of the checkpoint that it begins with, and ends with."""
+        from tidemark.changes.spark.offsets import check_span, checkpoint_hinted, name_checkpoint, read_offset
+
+        place, source = self._asked.place, self._asked.source
+        first, last = read_offset(source, start), None if isinstance(end, str) else read_offset(source, end)
+        with checkpoint_hinted(source):
+            stop = end if isinstance(end, str) else f"seq:{end['seq']}"
+            span = place.find_span(first, stop, what=name_checkpoint(source), **limits)
+        check_span(source, place.name, span, first, last)
+        return span
+
+    def _make_offset(self, point: StoragePoint) -> Offset:
         from tidemark.changes.spark.offsets import make_offset
 
-        offset = make_offset(self._asked.source, reader, seq)
-        self._known = [*self._known[-3:], offset]
-        return offset
-
-    def _check(self, offset: Offset) -> int:
-        from tidemark.changes.spark.offsets import check_offset
-
-        if offset not in self._known:
-            check_offset(self._asked.source, self._scan.disk, offset)
-            self._known = [*self._known[-3:], offset]
-        return int(offset["seq"])
+        return make_offset(self._asked.source, point)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": [], "_task": None}
+        return {**self.__dict__, "_task": None}

@@ -21,7 +21,7 @@ from tidemark.ledger.leases import Leases, assert_held
 from tidemark.settings.load import load_settings
 
 
-class TaskPoint:
+class HeldTaskPoint:
     """A task of one shard, held until `close`. LeaseHeldError: somebody else has it."""
 
     def __init__(self, settings: str, source: str, task: str, first: int) -> None:

@@ -138,16 +138,17 @@ class Stretch:
         return decode_gtids(self.rest[: self.header.head_bytes])
 
 
-def open_whole(disk: Disk, patience: float = WHOLE_SECONDS) -> Reader:
+def open_whole(disk: Disk, patience: float = WHOLE_SECONDS, where: str = "") -> Reader:
     """A reader whose end is the store's own. Waits for a capture that takes the store over, which is a matter of seconds.
+    `where`: what the store is called, if not by its path.
 
     RetryableError: it does not come to that; whoever began it may be dead.
     """
     give_up = time.monotonic() + patience
     while (reader := Reader(disk)).view.is_claimed:
         if time.monotonic() >= give_up:
-            what = f"the end of the change store {disk.root} is not known"
-            raise RetryableError(what, hint=_CLAIMED, subject=str(disk.root))
+            where = where or f"the change store {disk.root}"
+            raise RetryableError(f"the end of {where} is not known", hint=_CLAIMED, subject=where)
         time.sleep(_LOOK_SECONDS)
     return reader
 

@@ -22,25 +22,28 @@ from starlette.types import Receive, Scope, Send
 
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.delivery.http.events import Reply, encode_error
-from tidemark.changes.delivery.http.feed import TOO_NEW, TOO_OLD, Feed, RangeError, Watch, find_start
-from tidemark.changes.delivery.http.points import TaskPoints
+from tidemark.changes.delivery.http.feed import OTHER_SERVER, TOO_NEW, TOO_OLD, Feed, RangeError, Watch, find_start
+from tidemark.changes.delivery.http.points import STORE, TaskPoints
 from tidemark.changes.delivery.http.requests import (
     PROTOCOL_BUFFER,
     CommitPoints,
     Fetch,
     Subscription,
+    describe_span,
     parse_begin,
     parse_commit,
     parse_fetch,
     parse_hold,
     parse_locate,
     parse_rewind,
+    parse_span,
     parse_subscription,
     parse_task,
 )
 from tidemark.changes.delivery.http.sessions import Counts, Session, Sessions
 from tidemark.changes.delivery.http.tokens import Tokens
-from tidemark.changes.delivery.storage_points import StoreBehindError, measure_behind
+from tidemark.changes.delivery.spans import find_span
+from tidemark.changes.delivery.storage_points import OtherStoreError, StoreBehindError, measure_behind
 from tidemark.changes.store.disk import Disk
 from tidemark.errors import (
     BinlogGapError,
@@ -172,7 +175,9 @@ class Server:
             Route("/v1/fetchMessages", self._guard(self._answer_fetch), methods=["POST"]),
             Route("/v1/begin", self._guard(self._answer_begin), methods=["POST"]),
             Route("/v1/hold", self._guard(self._answer_hold), methods=["POST"]),
+            Route("/v1/span", self._guard(self._answer_span), methods=["POST"]),
             Route("/v1/locate", self._guard(self._answer_locate), methods=["POST"]),
+            Route("/v1/endSession", self._guard(self._answer_end), methods=["POST"]),
             Route("/v1/points", self._guard(self._answer_points), methods=["POST"]),
             Route("/v1/commit", self._guard(self._answer_commit), methods=["POST"]),
             Route("/v1/rewind", self._guard(self._answer_rewind), methods=["POST"]),
@@ -336,6 +341,12 @@ class Server:
             self.counts.bytes_out += sum(map(len, pieces))
             return PiecesResponse(pieces, _PROTOBUF, held.pop_all())
 
+    async def _answer_end(self, request: Request, tasks: frozenset[str]) -> Response:
+        session = self._find_session(request, tasks)
+        with self._hold(session):
+            self.sessions.end(session)
+        return PlainTextResponse("success")
+
     def _note_sent(self, size: int) -> None:
         self._sending -= size
 
@@ -396,6 +407,13 @@ class Server:
         asked = parse_locate(await self._read_body(request, MOST_POINTS))
         _allow_task(asked.task, tasks)
         return JSONResponse(await self._work(lambda: self._points.locate(self._disk_of(asked.task), asked)))
+
+    async def _answer_span(self, request: Request, tasks: frozenset[str]) -> Response:
+        wanted = parse_span(await self._read_body(request))
+        _allow_task(wanted.task, tasks)
+        disk = self._find_watch(wanted.source).disk
+        span = await self._work(lambda: find_span(disk, wanted.asked, where=STORE, patience=0.0))
+        return JSONResponse(describe_span(span))
 
     def _describe_store(self, watch: Watch) -> dict[str, Any]:
         """How far the store is, of which server it is, and how much there is to do."""
@@ -499,6 +517,8 @@ def _refuse(wrong: TidemarkError) -> RefusedError:
         return RefusedError(410, TOO_OLD, wrong.message, wrong.hint)
     if isinstance(wrong, StoreBehindError):
         return RefusedError(416, TOO_NEW, wrong.message, wrong.hint)
+    if isinstance(wrong, OtherStoreError):
+        return RefusedError(416, OTHER_SERVER, wrong.message, wrong.hint)
     if isinstance(wrong, UsageError):
         return RefusedError(400, "BAD_REQUEST", wrong.message, wrong.hint)
     if isinstance(wrong, LeaseHeldError | LeaseLostError):

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemark.changes.delivery.shards import ShardPiece
-from tidemark.changes.store.block import HEADER_BYTES, Draft, decode_header, encode_block, is_sound, measure_body
+from tidemark.changes.store.block import (
+    HEADER_BYTES,
+    Chosen,
+    Draft,
+    decode_header,
+    encode_block,
+    is_sound,
+    measure_body,
+)
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.model import Mark, Transaction
 from tidemark.changes.store.read import Stretch
@@ -46,8 +54,9 @@ def _with_rows(piece: ShardPiece) -> Transaction:
     return Transaction(whole.info, whole.gtid, whole.gtid_offset, records)
 
 
-def decode_stretch(data: bytes) -> Stretch:
-    """A block that was sent, with its size. Raises CorruptionError where it is not as it was written, or larger than any that is."""
+def decode_stretch(data: bytes, chosen: Chosen | None = None) -> Stretch:
+    """A block that was sent, with its size. `chosen`: which columns of rows are decoded. Raises CorruptionError where it is
+    not as it was written, or larger than any that is."""
     header = decode_header(data)
     rest = data[HEADER_BYTES:]
     if header is None or not is_sound(header, rest):
@@ -55,7 +64,7 @@ def decode_stretch(data: bytes) -> Stretch:
     size = measure_body(header, rest, MOST_DECODED)
     if size > MOST_DECODED:
         raise CorruptionError(f"a reader sent a block of more than {MOST_DECODED} bytes once it is decompressed")
-    return Stretch(header, rest, size=size)
+    return Stretch(header, rest, chosen, size)
 
 
 def decode_frame(data: bytes) -> Frame:

@@ -9,12 +9,16 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
+from tidemark.changes.capture.identity import Logs, Origin
 from tidemark.changes.delivery.shards import MIXED, MOST_SHARDS, SPLIT, Sharding
+from tidemark.changes.delivery.spans import MOST_PARTS, Span, SpanAsked
 from tidemark.changes.delivery.storage_points import point_fields, read_point_fields
 from tidemark.changes.delivery.tasks import Wanted
+from tidemark.changes.store.model import Shape
 from tidemark.errors import UsageError
 from tidemark.ledger.delivery import StoragePoint
 
@@ -22,6 +26,8 @@ EARLIEST, LATEST, NORMAL = "EARLIEST", "LATEST", "NORMAL"
 PROTOCOL_BUFFER, ARROW = "PROTOCOL_BUFFER", "ARROW"
 MOST_EVENTS, MOST_BYTES, MOST_MILLISECONDS = 100_000, 4 << 20, 60_000
 MOST_TABLES, MOST_TEXT, MOST_NAME = 1000, 1 << 14, 256
+MOST_SHAPE = 8 << 20
+"""Characters of a table's shape: 4,096 columns, and as many words of an ENUM as one may have."""
 LARGEST_SEQ, MOST_GENERATIONS = (1 << 62) - 1, 1 << 31
 _LARGEST = (1 << 63) - 1
 _MEMBER = re.compile(r"[A-Za-z0-9_.-]{1,200}")
@@ -135,6 +141,15 @@ class Rewind:
     apply: bool = False
 
 
+@dataclass(frozen=True)
+class AskSpan:
+    """A span of a source's store, asked for in the name of a task, which needs not have begun."""
+
+    task: str
+    source: str
+    asked: SpanAsked
+
+
 def parse_task(body: bytes) -> str:
     return Fields(parse_object(body), "").text("taskName")
 
@@ -194,6 +209,59 @@ def parse_rewind(body: bytes) -> Rewind:
     fields = Fields(parse_object(body), "")
     apply = fields.flag("apply", default=False)
     return Rewind(fields.text("taskName"), fields.text("to"), shards_of(fields, "shards"), apply)
+
+
+def parse_span(body: bytes) -> AskSpan:
+    fields = Fields(parse_object(body), "")
+    is_stored = fields.values.get("point") is not None
+    asked = SpanAsked(
+        _read_stored(fields.values["point"], "point") if is_stored else fields.text("from", "earliest"),
+        fields.text("to", ""),
+        fields.number("rows", 0),
+        fields.number("partRows", 0),
+        fields.text("table", ""),
+    )
+    return AskSpan(fields.text("taskName"), fields.text("serviceGroupName"), asked)
+
+
+def describe_span_asked(asked: SpanAsked) -> dict[str, Any]:
+    """What `parse_span` reads, beside the task and the source."""
+    is_stored = isinstance(asked.start, StoragePoint)
+    body: dict[str, Any] = {"point": point_fields(asked.start)} if is_stored else {"from": asked.start}  # type: ignore[arg-type]
+    body |= {"to": asked.end} if asked.end else {}
+    body |= {"rows": asked.most_rows} if asked.most_rows else {}
+    body |= {"partRows": asked.part_rows} if asked.part_rows else {}
+    return body | ({"table": asked.table} if asked.table else {})
+
+
+def describe_span(span: Span) -> dict[str, Any]:
+    """A span as JSON."""
+    logs = span.origin.changes if span.origin else {}
+    return {
+        "points": [point_fields(point) for point in span.cuts],
+        "exact": span.is_exact,
+        "shapes": [shape.as_json() for shape in span.shapes],
+        "logs": [{"changeId": number, "base": one.base, "digits": one.digits} for number, one in sorted(logs.items())],
+    }
+
+
+def read_span(told: Any, asked: SpanAsked) -> Span:
+    """The span of an answer. Raises UsageError, ValueError, TypeError or LookupError where it is none of what was asked."""
+    fields, points = Fields(told, "the answer"), told["points"]
+    if not isinstance(points, list) or not 1 <= len(points) <= MOST_PARTS + 1:
+        raise UsageError("points: a list is wanted, of one at least")
+    cuts = [read_point_fields(point) for point in points]
+    shapes = [Shape.from_json(_check_text(text, "shapes", MOST_SHAPE)) for text in fields.list("shapes", ())]
+    if any(one.seq >= other.seq for one, other in pairwise(cuts)) or any(cut.event_index for cut in cuts):
+        raise ValueError("points that do not follow each other")
+    is_exact = fields.flag("exact", default=False)
+    if is_exact and isinstance(asked.start, StoragePoint) and cuts[0].seq != asked.start.seq:
+        raise ValueError("another place than was asked for")
+    if any(f"{shape.database}.{shape.table}" != asked.table for shape in shapes):
+        raise ValueError("shapes of another table")
+    logs = [Fields(one, "logs") for one in fields.list("logs", ())]
+    named = {one.number("changeId", 0): Logs(one.text("base"), one.number("digits", 0, most=40)) for one in logs}
+    return Span(cuts, is_exact, shapes, Origin(named) if named else None)
 
 
 def parse_object(body: bytes) -> Mapping[str, Any]:

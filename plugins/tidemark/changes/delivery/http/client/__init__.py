@@ -1,5 +1,6 @@
 """Clients of `changes serve`, in Python.
 
+    spans    spans planned and fetched, for who is no member: Spark
     member   a member of a task on another machine: `subscribe(url=…)`, several readers
     fetched  blocks of a reader, fetched ahead
     readers  the calls of readers, and which reader to choose

@@ -9,20 +9,27 @@ from math import inf
 
 from tidemark.changes.delivery.blocks import Key
 from tidemark.changes.delivery.http.client.readers import POLL_MILLISECONDS
-from tidemark.changes.delivery.http.client.session import ReaderClient, SessionEndedError
+from tidemark.changes.delivery.http.client.session import ReaderBehindError, ReaderClient, SessionEndedError
+from tidemark.changes.delivery.http.requests import MOST_BYTES
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.read import Stretch
-from tidemark.errors import CorruptionError, RetryableError
+from tidemark.errors import CorruptionError
 
 MOST_AHEAD = 8 << 20
 """Bytes of blocks, decompressed, that a walk has ahead; one block more where they are fewer. Of a reply the rest waits as it
 was sent."""
+SPAN_BYTES = 1 << 20
+"""Asked for at once where there is an end: what is fetched behind that is thrown away."""
 IDLE_SECONDS = 60.0
 """A walk that waits so long for its consumer lets its session go."""
 
 
 class FetchedStretches:
-    """Blocks of a reader's store from a transaction on; a thread fetches them ahead of who reads them."""
+    """Blocks of a reader's store from a transaction on; a thread fetches them ahead of who reads them.
+
+    `until`: none are fetched behind the one that has the transaction before that, and a store that ends earlier is a
+    ReaderBehindError; 0: it goes on with what comes.
+    """
 
     def __init__(
         self,
@@ -30,8 +37,11 @@ class FetchedStretches:
         seq: int,
         note: Callable[[int], None],
         fail: Callable[[FetchedStretches, Exception], None],
+        *,
+        until: int = 0,
     ) -> None:
         self._connect = connect
+        self._until = until
         self._note = note
         self._fail = fail
         self._changed = threading.Condition()
@@ -67,21 +77,29 @@ class FetchedStretches:
                 if client is None:
                     client, is_new = self._begin_session(), True
                 try:
-                    found = client.fetch_stretches(POLL_MILLISECONDS)
+                    found = client.fetch_stretches(POLL_MILLISECONDS, SPAN_BYTES if self._until else MOST_BYTES)
                 except SessionEndedError:
                     client.close()
                     client = None
                     if is_new:
                         raise
                     continue
-                is_new = False
+                is_new, is_empty = False, True
                 for stretch in found:
+                    is_empty = False
                     self._add(stretch)
+                    if self._until and self._seq >= self._until:
+                        self._closed = True
+                        break
                     if not self._wait_for_room():
                         if client is not None:
                             client.close()
                             client = None
                         self._wait_for_room(inf)
+                if self._until and is_empty:
+                    raise ReaderBehindError(f"a reader's store ends before seq:{self._seq}")
+            if self._until and client is not None:
+                client.end()
         except Exception as wrong:
             if not self._closed:
                 self._fail(self, wrong)
@@ -94,7 +112,7 @@ class FetchedStretches:
         try:
             told = client.ask_server()
             if told.get("serverStatus") != "AVAILABLE":
-                raise RetryableError(f"the reader has no session for us: {str(told.get('error'))[:500]}")
+                raise client.make_refusal(told)
             client.subscribe()
         except BaseException:
             client.close()

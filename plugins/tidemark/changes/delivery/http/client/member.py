@@ -20,7 +20,15 @@ from tidemark.changes.delivery.batches import Batch, Cursor
 from tidemark.changes.delivery.blocks import Divided, skip_rows
 from tidemark.changes.delivery.export import choose_tables
 from tidemark.changes.delivery.http.client.fetched import FetchedStretches
-from tidemark.changes.delivery.http.client.readers import NO_FENCE, Address, Look, Reader, Told, order_readers
+from tidemark.changes.delivery.http.client.readers import (
+    NO_FENCE,
+    Address,
+    Look,
+    Reader,
+    Told,
+    most_telling,
+    order_readers,
+)
 from tidemark.changes.delivery.http.client.session import ReaderBehindError
 from tidemark.changes.delivery.members import name_holder, shard_lease
 from tidemark.changes.delivery.shards import ShardPiece
@@ -150,7 +158,7 @@ class ReaderStream(BatchStream):
                 except TidemarkError as wrong:
                     refused.append(wrong)
             else:
-                raise _most_telling(refused)
+                raise most_telling(refused)
             self._spread(self._points, self._readers)
             self.beat()
         except BaseException:
@@ -376,7 +384,7 @@ class ReaderStream(BatchStream):
         waited = now - self._good_at
         lasting = [one for one in reasons if not isinstance(one, RetryableError)]
         if lasting and (len(lasting) >= len(self._readers) or waited >= self._address.patience_seconds):
-            raise _most_telling(lasting)
+            raise most_telling(lasting)
         if not self.options.follow and waited >= GIVE_UP_SECONDS:
             raise PermanentError(f"no reader can be read at since {waited:.0f} s: {why}") from why
 
@@ -509,8 +517,3 @@ def _is_named(place: Place) -> bool:
 
 def _version_of(task: TaskRow | None) -> tuple[int, int]:
     return (0, 0) if task is None else (task.generation, task.version_ts)
-
-
-def _most_telling(reasons: Sequence[Exception]) -> Exception:
-    """What says most about why nothing can be read: what lasts before what may pass."""
-    return next((one for one in reasons if not isinstance(one, RetryableError)), reasons[0])

@@ -16,15 +16,19 @@ from tidemark.changes.delivery.http.requests import (
     Fields,
     Subscription,
     describe_points,
+    describe_span_asked,
     parse_columns,
     read_points_of,
+    read_span,
     shards_of,
     texts_of,
 )
 from tidemark.changes.delivery.shards import MOST_SHARDS, Sharding
+from tidemark.changes.delivery.spans import Span, SpanAsked
 from tidemark.changes.delivery.storage_points import Start
 from tidemark.changes.delivery.tasks import Wanted
-from tidemark.errors import CorruptionError, UsageError
+from tidemark.changes.store.block import Chosen
+from tidemark.errors import CorruptionError, RetryableError, UsageError
 from tidemark.ledger.delivery import StoragePoint, TaskRow
 from tidemark.ledger.leases import Lease
 
@@ -91,6 +95,11 @@ def order_readers(looks: Sequence[Look], last: Collection[int], late: float, cha
     return sorted((number for number, one in enumerate(looks) if one.trouble is None), key=rank)
 
 
+def most_telling(reasons: Sequence[Exception]) -> Exception:
+    """What says most about why nothing can be read: what lasts before what may pass."""
+    return next((one for one in reasons if not isinstance(one, RetryableError)), reasons[0])
+
+
 class Reader:
     """The calls of one reader that are about a task."""
 
@@ -144,13 +153,22 @@ class Reader:
             refused += told.refused
         return replace(told, refused=refused)
 
-    def connect(self, task: TaskRow, seq: int) -> ReaderClient:
-        """A session that gives blocks as stored, from transaction `seq` on."""
+    def find_span(self, task: str, source: str, asked: SpanAsked) -> Span:
+        """A span of the reader's store. The task needs not have begun."""
+        told = self._connection.ask("/v1/span", {"taskName": task, "serviceGroupName": source, **describe_span_asked(asked)})
+        with self._checked("/v1/span"):
+            return read_span(told, asked)
+
+    def connect(self, task: TaskRow, seq: int, chosen: Chosen | None = None) -> ReaderClient:
+        """A session that gives blocks as stored, from transaction `seq` on. `chosen`: the columns that are decoded."""
         sharding = Sharding(task.shards, task.hash, task.key_change, task.columns)
         point = Checkpoint(seq=seq)
         wanted = Subscription(task.name, task.source, sharding, (0,), ("**",), point, ARROW, is_undivided=True)
         timeout = self._address.timeout * 2 + POLL_MILLISECONDS / 1000
-        return ReaderClient(self.url, self._address.token, wanted, timeout=timeout, ca=self._address.ca, whole=WHOLE_SECONDS)
+        address = self._address
+        return ReaderClient(
+            self.url, address.token, wanted, timeout=timeout, ca=address.ca, whole=WHOLE_SECONDS, chosen=chosen
+        )
 
     def close(self) -> None:
         self._connection.close()

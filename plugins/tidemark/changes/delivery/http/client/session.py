@@ -22,6 +22,8 @@ from tidemark.changes.delivery.http.frames import Frame, decode_frame, decode_st
 from tidemark.changes.delivery.http.requests import MOST_BYTES, NORMAL, PROTOCOL_BUFFER, Subscription
 from tidemark.changes.delivery.http.schema import ERROR, UNDIVIDED, message_class
 from tidemark.changes.delivery.shards import Divider
+from tidemark.changes.delivery.storage_points import OtherStoreError
+from tidemark.changes.store.block import Chosen
 from tidemark.changes.store.read import Stretch
 from tidemark.errors import (
     BinlogGapError,
@@ -30,6 +32,7 @@ from tidemark.errors import (
     NotFoundError,
     PermanentError,
     RetryableError,
+    TidemarkError,
     UnreachableError,
     UsageError,
 )
@@ -154,15 +157,25 @@ class ReaderConnection:
 class ReaderClient:
     """One session at a reader. `wanted.is_undivided`: blocks come as stored where they can, and are divided here.
 
-    It keeps no point: of several shards, the next `wanted.checkpoint` is the least of their points.
+    It keeps no point: of several shards, the next `wanted.checkpoint` is the least of their points. `chosen`: which columns
+    of rows are decoded of blocks as stored.
     """
 
     def __init__(
-        self, url: str, token: str, wanted: Subscription, *, timeout: float = 70.0, ca: str = "", whole: float = 600.0
+        self,
+        url: str,
+        token: str,
+        wanted: Subscription,
+        *,
+        timeout: float = 70.0,
+        ca: str = "",
+        whole: float = 600.0,
+        chosen: Chosen | None = None,
     ) -> None:
         self._connection = ReaderConnection(url, token, ca=ca, timeout=timeout, whole=whole)
         self._url = url
         self.wanted = wanted
+        self._chosen = chosen
         self._divider = Divider(wanted.sharding)
 
     def close(self) -> None:
@@ -177,9 +190,19 @@ class ReaderClient:
             self._connection.headers[SESSION] = session
         return told
 
+    def make_refusal(self, told: Mapping[str, Any]) -> Exception:
+        """Why a reader that is not AVAILABLE has no session for us, as it told."""
+        return _make_error(self._url, 503, f"{told.get('code')}: {str(told.get('error'))[:500]}")
+
     def subscribe(self) -> None:
         self._connection.post("/v1/subscribe", self._describe(), MOST_TOLD)
         self._divider = Divider(self.wanted.sharding)
+
+    def end(self) -> None:
+        """Let the session go now, and not when it is idle for long: a reader has so many at most. Where it does not answer,
+        nothing is lost."""
+        with suppress(TidemarkError):
+            self._connection.post("/v1/endSession", {}, MOST_TOLD)
 
     def fetch(self, milliseconds: int = 1000, size: int = MOST_BYTES, events: int = 10_000) -> Received:
         """What comes next; nothing, after `milliseconds`."""
@@ -200,7 +223,7 @@ class ReaderClient:
         return (self._decode(block) for shard in parts for block in parts[shard].messages)
 
     def _decode(self, block: bytes) -> Stretch:
-        stretch = decode_stretch(block)
+        stretch = decode_stretch(block, self._chosen)
         try:
             stretch.pieces, stretch.gtids  # noqa: B018 (decoded here, and not where it is first used)
         except Exception as wrong:  # whatever decoding raises: the bytes are a reader's
@@ -273,15 +296,25 @@ def _read_error(url: str, status: int, path: str, data: bytes) -> Exception:
         return _make_error(url, status, "no reason")
 
 
+_KINDS: dict[str, type[PermanentError | RetryableError | NotFoundError | BinlogGapError]] = {
+    "LESS_THAN_MIN": BinlogGapError,
+    "GREATER_THAN_MAX": ReaderBehindError,
+    "OTHER_SERVER": OtherStoreError,
+    "NO_SESSION": SessionEndedError,
+    "BUSY": RetryableError,
+    "HELD": LeaseHeldError,
+    "NOT_FOUND": NotFoundError,
+    "NO_SOURCE": NotFoundError,
+}
+_HINTS = {
+    "GREATER_THAN_MAX": "let the capture there go on; or give a reader of the store that was read before",
+    "UNAUTHORIZED": "give a token that is a line `TOKEN TASK…` of the reader's changes.tokens; it is asked at each request",
+    "FORBIDDEN": "give the token of this task: the reader's changes.tokens has a line `TOKEN TASK…` for it",
+    "NO_SOURCE": "give a reader of this source: ./tidemark changes show SOURCE tells there what it has",
+}
+
+
 def _make_error(url: str, status: int, message: str) -> Exception:
     text, word = f"the reader {url} answers {status}: {message[:2000]}", message.partition(":")[0]
-    kinds: dict[str, type[PermanentError | RetryableError | NotFoundError | BinlogGapError]] = {
-        "LESS_THAN_MIN": BinlogGapError,
-        "GREATER_THAN_MAX": ReaderBehindError,
-        "NO_SESSION": SessionEndedError,
-        "BUSY": RetryableError,
-        "HELD": LeaseHeldError,
-        "NOT_FOUND": NotFoundError,
-        "NO_SOURCE": NotFoundError,
-    }
-    return kinds.get(word, RetryableError if status in _LATER else PermanentError)(text, subject=url)
+    kind = _KINDS.get(word, RetryableError if status in _LATER else PermanentError)
+    return kind(text, hint=_HINTS.get(word, ""), subject=url)
