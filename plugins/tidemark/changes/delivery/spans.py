@@ -84,11 +84,12 @@ def find_span(
 def _cut_by_rows(reader: Reader, first: int, end: int, most: int) -> list[StoragePoint]:
     """Where parts begin behind the first one. A transaction is in one part, however large it is."""
     cuts: list[StoragePoint] = []
-    rows = 0
+    rows, begun = 0, first
     for header in reader.read_headers(first, end):
-        if header.begins and rows >= most:
+        following = header.before.seq + 1
+        if header.begins and rows >= most and following > begun:  # a transaction that came to no end begins at the same one
             cuts.append(point_after(header.before))
-            rows = 0
+            rows, begun = 0, following
             if len(cuts) >= MOST_PARTS:
                 raise UsageError(
                     f"{most} rows a part make more than {MOST_PARTS} parts", hint="ask for larger ones", subject=str(most)

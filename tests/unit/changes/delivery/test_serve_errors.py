@@ -14,9 +14,11 @@ from tests.commanded import run_here
 from tests.served_changes import COUNT, LIMITS, OTHERS, UUID, Served, append, expected, make, rows_of, serving
 from tests.wire_client import pairs, text
 from tidemark.changes.delivery.shards import Sharding
+from tidemark.changes.delivery.storage_points import point_fields
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Mark, Op, Record, Row, Rows, SchemaChange, Transaction
 from tidemark.changes.store.write import Writer
+from tidemark.ledger.delivery import StoragePoint
 
 CONFIG = '[sources.orders]\nstore = "store"\n'
 
@@ -127,6 +129,36 @@ def begin_task(served: Served) -> None:
     words = ("mail", "--source", "orders", "--shards", "2", "--limit", "1", "--out", str(served.folder / "out"))
     begun = run_here(served.folder / "tidemark.toml", "changes", "consume", *words)
     assert begun.code == 0, begun
+
+
+POINT = {**point_fields(StoragePoint()), "seq": 3}
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "said"),
+    [
+        ({"from": "sometime"}, 400, "is no point of a change store"),
+        ({"point": {"seq": 3}}, 400, "point: no storage point"),
+        ({"rows": -1}, 400, "rows: a whole number"),
+        ({"partRows": 1 << 70}, 400, "partRows: a whole number"),
+        ({"table": 7}, 400, "table: a text is wanted"),
+        ({"taskName": "secret"}, 403, "the token is for no such task"),
+        ({"serviceGroupName": "none"}, 404, "no such source"),
+        ({"point": {**POINT, "changeId": 9, "binlogFile": 3, "binlogOffset": 5}}, 416, "has something else there"),
+        ({"point": {**POINT, "gtids": f"{UUID}:1-1000", "changeId": 1}}, 416, "is ahead of the store of this reader"),
+    ],
+    ids=str,
+)
+def test_a_span_that_cannot_be_is_told(served: Served, more: dict[str, Any], status: int, said: str) -> None:
+    answer = served.client().post("/v1/span", {"taskName": "billing", "serviceGroupName": "orders", **more})
+    assert (answer.status, said in answer.json["error"]) == (status, True), answer.json
+
+
+def test_a_session_that_is_ended_is_none(served: Served) -> None:
+    client = served.ready()
+    assert client.post("/v1/endSession", {}).status == 200
+    assert client.post("/v1/endSession", {}).json["code"] == "NO_SESSION"
+    assert client.subscribe().status == 410
 
 
 @pytest.mark.parametrize("path", ["/v1/points", "/v1/commit", "/v1/rewind"])
