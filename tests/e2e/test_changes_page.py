@@ -48,7 +48,7 @@ SERIES = "$ ./tidemark changes deliver series"
 DELIVER, STOPPED = "$ ./tidemark changes deliver lake\n12,567 rows", "$ ./tidemark changes deliver lake\n2 rows"
 VERIFY_SINK = "$ ./tidemark changes verify orders --sink lake"
 REMOTE, CONSUME_REMOTE = 'with subscribe("billing", source="orders", url=', f"{CONSUME} --source orders --url"
-SPARK = 'orders = spark.read.format("tidemark_changes")'
+SPARK, SPARK_SERVED = 'orders = spark.read.format("tidemark_changes")', 'served = {"url": '
 SETTINGS = '[ledger]\nurl = "sqlite:///ledger.db"\n[sources.orders]\nstore = "store"\n'
 
 
@@ -324,6 +324,17 @@ def play_spark(folder: Path) -> None:
             run_python(folder, Block("python", text), {**names, "spark": spark})
             for query in spark.streams.active:
                 query.awaitTermination()
+            with serving(folder) as address:  # which is on the loopback, without a certificate, for another task
+                text = find(SPARK_SERVED).text.replace("https://reader:28332", address).replace('"lake"', '"billing"')
+                text = text.replace("/run/secrets/lake", str(folder / "token")).replace('"ca": "/etc/ssl/ca.pem", ', "")
+                frame = run_python(folder, Block("python", text), {"spark": spark})["orders"]
+                assert (
+                    frame.count()
+                    == spark.read.format("tidemark_changes")
+                    .load(str(folder / "tidemark.toml"))
+                    .where("table = 'orders'")
+                    .count()
+                )
     except PartMissing as missing:
         pytest.skip(str(missing))
     assert sum(kept) == len(expected_changes(1, 60))
@@ -393,7 +404,8 @@ SERVED_SCENES: dict[Scene, tuple[str, ...]] = {
 
 
 def test_every_example_has_a_scene() -> None:
-    played = [begins for scenes in (QUICK, LONG, SERVED_SCENES) for some in scenes.values() for begins in some] + [SPARK]
+    played = [begins for scenes in (QUICK, LONG, SERVED_SCENES) for some in scenes.values() for begins in some]
+    played += [SPARK, SPARK_SERVED]
     for block in blocks():
         assert [begins for begins in played if block.text.startswith(begins)], block.text
     assert len(blocks()) == len(played)

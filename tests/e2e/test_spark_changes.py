@@ -17,6 +17,7 @@ import pytest
 
 from tests.commanded import run_here
 from tests.delivery_worlds import expected_changes, fill_store
+from tests.served_changes import TOKEN, start
 from tests.services import spark as spark_service
 from tests.services.processes import PartMissing, descendants_named, soon
 from tidemark.changes.spark.source import sort_by_shard
@@ -31,8 +32,8 @@ import json, sys, time
 from pathlib import Path
 from pyspark.sql import SparkSession
 
-master, package, config, pause, options = sys.argv[1:]
-folder = Path(config).parent
+master, package, place, pause, options = sys.argv[1:]
+folder, given = Path(place), json.loads(options)
 builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
 builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
 builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse")).config("spark.sql.shuffle.partitions", "2")
@@ -40,7 +41,7 @@ spark = builder.getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
 if package:
     spark.sparkContext.addPyFile(package)
-stream = spark.readStream.format("tidemark_changes").options(tables="shop.*", **json.loads(options)).load(config)
+stream = spark.readStream.format("tidemark_changes").options(tables="shop.*", **given).load()
 
 def write(batch, number):
     rows = sorted([row.seq, row.i] for row in batch.select("seq", "i").collect())
@@ -54,7 +55,7 @@ def write(batch, number):
 
 writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
 writer.trigger(availableNow=True).start().awaitTermination()
-print("parts", spark.read.format("tidemark_changes").options(shards="4").load(config).rdd.getNumPartitions())
+print("parts", spark.read.format("tidemark_changes").options(**given, shards="4").load().rdd.getNumPartitions())
 """
 
 
@@ -157,20 +158,22 @@ def test_a_stream_of_a_session(spark: Any, config: Path) -> None:
 class Program:
     """The program of a user, which writes each batch of a stream to a file of its own."""
 
-    def __init__(self, config: Path, master: str, pause: float, package: str = "") -> None:
+    def __init__(
+        self, config: Path, master: str, pause: float, *, package: str = "", place: dict[str, str] | None = None
+    ) -> None:
         try:
             java = java_home()
         except UsageError as missing:
             pytest.skip(missing.message)
-        place = config.parent / "program.py"
-        place.write_text(PROGRAM)
+        program = config.parent / "program.py"
+        program.write_text(PROGRAM)
         names = {"PYTHONPATH": str(spark_service.PLUGINS), "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java)}
-        options = json.dumps({"rowsPerBatch": "60", "rowsPerPartition": "20"})
+        options = json.dumps({"rowsPerBatch": "60", "rowsPerPartition": "20", **(place or {"path": str(config)})})
         self.out = config.parent / "out"
         self.log = config.parent / "program.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, place, master, package, str(config), str(pause), options],
+                [sys.executable, program, master, package, str(config.parent), str(pause), options],
                 env={**os.environ, **names},
                 stdout=log,
                 stderr=log,
@@ -210,8 +213,22 @@ def test_a_killed_driver_goes_on_from_its_checkpoint(config: Path) -> None:
     assert program.rows() == sorted(expected_changes(1, last))
 
 
-def test_a_cluster_whose_executor_is_killed(config: Path) -> None:
-    """Executors get the package from the program, and read the store under its path."""
+@pytest.fixture(params=["folder", "server"])
+def place(request: pytest.FixtureRequest, config: Path) -> Iterator[dict[str, str]]:
+    """The store under its path, or by a server of it, whose token each machine reads from a file."""
+    if request.param == "folder":
+        yield {"path": str(config)}
+        return
+    (config.parent / "changes.tokens").write_text(f"{TOKEN} billing\n")
+    (config.parent / "token").write_text(TOKEN)
+    process, address = start(config.parent)
+    yield {"url": address, "source": "orders", "task": "billing", "tokenFile": str(config.parent / "token")}
+    process.send_signal(signal.SIGTERM)
+    process.wait(30)
+
+
+def test_a_cluster_whose_executor_is_killed(config: Path, place: dict[str, str]) -> None:
+    """Executors get the package from the program, and read the store under its path, or by its server."""
     package = config.parent / "tidemark.zip"
     with zipfile.ZipFile(package, "w") as archive:
         for path in sorted((spark_service.PLUGINS / "tidemark").rglob("*")):
@@ -222,7 +239,7 @@ def test_a_cluster_whose_executor_is_killed(config: Path) -> None:
     except UsageError as missing:
         pytest.skip(missing.message)
     with spark_service.cluster(java, config.parent) as running:
-        program = Program(config, running.address, 0.3, str(package))
+        program = Program(config, running.address, 0.3, package=str(package), place=place)
         try:
             assert soon(lambda: program.batches() >= 2 or program.process.poll() is not None, 200)
             victims = [
@@ -236,3 +253,5 @@ def test_a_cluster_whose_executor_is_killed(config: Path) -> None:
                 program.kill()
     assert program.rows() == sorted(expected_changes(1, LAST))
     assert "parts 4" in program.log.read_text(errors="replace")
+    has_token = [path.name for path in config.parent.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+    assert sorted(has_token) == (["changes.tokens", "token"] if "url" in place else [])  # no log, and no checkpoint

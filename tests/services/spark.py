@@ -20,8 +20,9 @@ PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 
 
 @contextmanager
-def session(folder: Path) -> Iterator[Any]:
-    """A local session with the format `tsfile` on its PYTHONPATH; scratch files in `folder`. PartMissing without Java."""
+def session(folder: Path, master: str = "local[2]") -> Iterator[Any]:
+    """A local session with our formats on its PYTHONPATH; scratch files, and its log of events, in `folder`. PartMissing
+    without Java."""
     try:
         java = java_home()
     except UsageError as missing:
@@ -30,7 +31,10 @@ def session(folder: Path) -> Iterator[Any]:
     os.environ |= {"JAVA_HOME": str(java), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(PLUGINS)}
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+    events = folder / "events"
+    events.mkdir(exist_ok=True)
+    builder = builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", events.as_uri())
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.local.dir", str(folder)).config("spark.sql.warehouse.dir", str(folder / "warehouse"))
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", "false")
