@@ -194,6 +194,12 @@ def test_a_group_whose_members_in_step_all_left_begins_its_log_anew_by_the_ledge
             change_nodes(centre.app, centre.receiver, Wanted("remove", leaves))
         assert before <= bytes_at_nodes(centre).keys(), "no log is set aside"
         return
+    assert change_nodes(centre.app, centre.receiver, Wanted("remove", leaves), wait=False).state == "swapped"
+    (shown,) = (one for one in show_replicas(centre.app, centre.receiver).groups if one.group == header)
+    assert shown.waits.startswith(
+        "it has no master: all who had its whole log left; it begins anew, by ./tidemark replica watch"
+    )
+    assert watch(centre).masters.keys() == {header}
     assert change_nodes(centre.app, centre.receiver, Wanted("remove", leaves)).state == "done"
     assert centre.header == header and group(centre).in_step == tuple(sorted({*NODES} - {leaves}))
     assert list((centre.node(stays) / folder_of(header)).parent.glob("of-*.parted-*")), "the older log is not deleted"

@@ -103,7 +103,8 @@ def show_replicas(app: App, receiver: ReceiverSettings) -> ReplicasView:
             if _is_outrun(row, logs, tails):
                 judged = replace(judged, waits=_AHEAD)
             elif judged.waits in (_NO_MASTER, _NOT_NAMED):
-                told = describe_election(_as_group(judged, logs, tails, mine), consistent=steady)
+                told = _describe_new_log(row, logs.names, tails)
+                told = told or describe_election(_as_group(judged, logs, tails, mine), consistent=steady)
                 judged = replace(judged, waits=f"{judged.waits}: {told}")
             judged = _add_unreplaced(judged, logs.quorum)
             groups.append(_add_readings(_add_recoveries(judged, recoveries), readings, tails))
@@ -251,6 +252,15 @@ def _as_group(view: GroupReplicasView, logs: MemberLogs, tails: Mapping[str, Tai
     ranked = sorted(view.members, key=lambda member: member.node in lacking)
     members = [Member(m.node, m.role, tails[m.node].end if m.node in tails else ORIGIN) for m in ranked]
     return logs.as_group(members, (view.epoch, view.version))
+
+
+def _describe_new_log(row: GroupLogRow, names: Collection[str], tails: Collection[str]) -> str:
+    """Tell that the log begins anew, if all who are in step left by a change of the nodes; else ""."""
+    if not row.in_step or set(row.in_step) & set(names):
+        return ""
+    away = join_names([name for name in names if name not in tails])
+    when = f" once {away} answers" if away else ""
+    return f"all who had its whole log left; it begins anew{when}, by ./tidemark replica watch or the next record"
 
 
 def describe_election(group: Group, *, consistent: bool) -> str:
