@@ -69,10 +69,13 @@ class Changes:
     def read_twice(self) -> str:
         """Two shards of the changes are read to files, rewound and read again: the same rows, in the same order."""
         tidemark(self.settings, *READ, str(self.folder))
-        once = self._read_shards()
+        first = self._read_shards()
         tidemark(self.settings, "changes", "rewind", "billing", "--to", "earliest", "--yes")
         tidemark(self.settings, *READ, str(self.folder))
-        if self._read_shards() != [rows * 2 for rows in once]:
+        again = self._read_shards()
+        once = [_rows_of(text) for text in first]
+        is_same = again == [text * 2 for text in first]  # else only the lines around the rows may differ
+        if not is_same and [_rows_of(text) for text in again] != [rows * 2 for rows in once]:
             raise StoryBroke("after a rewind a consumer has other rows")
         if any(before >= after for rows in once for before, after in pairwise(rows)):
             raise StoryBroke("a consumer has rows out of order, or twice")
@@ -89,8 +92,11 @@ class Changes:
         found = subprocess.run(["du", "-sb", self.folder / "store"], capture_output=True, text=True, check=False).stdout
         return int(found.split()[0])
 
-    def _read_shards(self) -> list[list[tuple[int, int]]]:
-        """The changes of each file, in its order: number of the transaction, and place in it."""
-        files = (self.folder / f"billing-{number}.jsonl" for number in range(SHARDS))
-        found = [[json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] for file in files]
-        return [[(line["seq"], line["i"]) for line in lines if line["k"] == "row"] for lines in found]
+    def _read_shards(self) -> list[str]:
+        return [(self.folder / f"billing-{number}.jsonl").read_text(encoding="utf-8") for number in range(SHARDS)]
+
+
+def _rows_of(text: str) -> list[tuple[int, int]]:
+    """The changes of a file, in its order: number of the transaction, and place in it."""
+    lines = map(json.loads, text.splitlines())
+    return [(line["seq"], line["i"]) for line in lines if line["k"] == "row"]
