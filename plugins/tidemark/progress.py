@@ -11,13 +11,14 @@ PACE_SECONDS = 15.0  # the window of the rate
 
 @dataclass(frozen=True)
 class Tick:
-    """One progress report. `done`/`total` count files, `bytes_done`/`bytes_total` bytes; totals are 0 when unknown."""
+    """One progress report. `done`/`total` count `things`, `bytes_done`/`bytes_total` bytes; totals are 0 when unknown."""
 
     phase: str
     done: int = 0
     total: int = 0
     bytes_done: int = 0
     bytes_total: int = 0
+    things: str = "files"
 
 
 Progress = Callable[[Tick], None]
@@ -60,7 +61,7 @@ class Pace:
 def format_figures(figures: Figures) -> str:
     """Format figures as `transfer_files: 12 of 40 files, 1.2 GB of 3.0 GB, 20.0 MB/s, 1:30 left`."""
     tick = figures.tick
-    words = [f"{tick.done:,} of {tick.total:,} files" if tick.total else f"{tick.done:,} files"]
+    words = [f"{tick.done:,} of {tick.total:,} {tick.things}" if tick.total else f"{tick.done:,} {tick.things}"]
     if tick.bytes_done or tick.bytes_total:
         words.append(format_size(tick.bytes_done) + (f" of {format_size(tick.bytes_total)}" if tick.bytes_total else ""))
     if figures.rate:

@@ -14,6 +14,7 @@ def sending(files: int, done: int) -> Tick:
 def test_a_beat_in_words() -> None:
     assert format_figures(Figures(Tick("check", 3, 40))) == "check: 3 of 40 files"
     assert format_figures(Figures(Tick("list", 12_000))) == "list: 12,000 files"
+    assert format_figures(Figures(Tick("read", 3, 40, things="devices"))) == "read: 3 of 40 devices"
     assert format_figures(Figures(sending(3, 1_200_000))) == "send: 3 of 40 files, 1.2 MB of 100.0 MB"
     full = Figures(sending(3, 10_000_000), rate=1_000_000.0, left=90.0)
     assert format_figures(full) == "send: 3 of 40 files, 10.0 MB of 100.0 MB, 1.0 MB/s, 1:30 left"

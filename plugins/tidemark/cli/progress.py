@@ -167,7 +167,7 @@ NO_FIGURES: dict[str, Any] = {"files": "", "of_bytes": False}
 def _figures_of(tick: Tick) -> dict[str, Any]:
     of_bytes = tick.bytes_total > 0
     done, total = (tick.bytes_done, tick.bytes_total) if of_bytes else (tick.done, tick.total)
-    files = f"{tick.done:,}/{tick.total:,} files" if tick.total else f"{tick.done:,} files"
+    files = f"{tick.done:,}/{tick.total:,} {tick.things}" if tick.total else f"{tick.done:,} {tick.things}"
     return {"completed": done, "total": total or None, "files": files, "of_bytes": of_bytes}
 
 

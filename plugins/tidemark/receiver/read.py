@@ -146,7 +146,7 @@ def read(
                     if target.rows == query.limit:
                         break
                 full += target.rows > before
-                progress(Tick("read", done=number, total=len(devices)))
+                progress(Tick("read", done=number, total=len(devices), things="devices"))
         unread = dict(sorted(reader.unread.found.items()))
         return ReadResult(target.rows, full, unread, verified, kept, _count_mixed(mixed, devices, bounds), unit)
 
@@ -279,7 +279,7 @@ class _Wide:
             for measurement, found in reader.series_types(device).items():
                 if wanted.matches(measurement):
                     types.setdefault(measurement, set()).update(found)
-            progress(Tick("columns", done=number, total=len(devices)))
+            progress(Tick("columns", done=number, total=len(devices), things="devices"))
         return _Wide({m: next(iter(types[m])) if len(types[m]) == 1 else None for m in sorted(types)}, times)
 
     def rows_of(self, device: SeenDevice, series: Series) -> Iterator[_Rows]:

@@ -416,3 +416,10 @@ def test_a_host_key_is_asked_for_at_the_port_of_the_store(tidemark: Command, dep
 
 def test_doctor_counts_one_as_one(tidemark: Command) -> None:
     assert "1 site, 1 receiver, 1 link" in tidemark("doctor").out
+
+
+def test_doctor_counts_sources_and_sinks_where_there_are_any(tidemark: Command, deployment: Path) -> None:
+    (deployment / "tidemark.toml").write_text(
+        '[sources.orders]\nstore = "changes"\n[sinks.lake]\nsource = "orders"\nkind = "delta"\ntarget = "lake"\n'
+    )
+    assert "0 links, 1 source, 1 sink" in tidemark("doctor").out

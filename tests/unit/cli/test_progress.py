@@ -57,7 +57,9 @@ def test_files_that_are_counted_without_their_bytes_are_not_called_bytes(
     with progress.show_progress(Screen()) as beat:
         beat(Tick("check", 112, 224))
         beat(Tick("check", 224, 224))
+        beat(Tick("bootstrap of shop.orders", 1_000, things="rows"))
     printed = capsys.readouterr().err
+    assert "1,000 rows" in printed
     assert "224/224 files" in printed and "bytes" not in printed and "B/s" not in printed
 
 

@@ -147,7 +147,7 @@ class _Bootstrap:
                     after = self._append(state, name, table, certain, begun)
                     made.captured.rows += after.rows - (0 if chunk.is_first else table.rows)
                     made.captured.bytes += self.bytes
-                    self.progress(Tick(f"bootstrap of {name}", done=after.rows))
+                    self.progress(Tick(f"bootstrap of {name}", done=after.rows, things="rows"))
                     return after
             time.sleep(_PAUSE_SECONDS)
         changed = f"{name} was changed, or its definition, at each of {_TRIES} tries to read it"

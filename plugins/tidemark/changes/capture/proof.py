@@ -155,7 +155,7 @@ class _Comparison:
                 self._take_stored(found)
             if (now := time.monotonic()) - last > PROGRESS_SECONDS:
                 last = now
-                self.progress(Tick("verify", done=read))
+                self.progress(Tick("verify", done=read, things="transactions"))
             if seen.info == self.end:
                 is_met = True  # what the log has behind it is not captured yet
                 break

@@ -397,7 +397,7 @@ class _Capture:
                 if (now := time.monotonic()) - last > PROGRESS_SECONDS:
                     last = now
                     done = self.writer.state.seq - self.done.first.seq
-                    self.progress(Tick("capture", done=done, bytes_done=self.done.bytes))
+                    self.progress(Tick("capture", done=done, bytes_done=self.done.bytes, things="transactions"))
                     self._check_asked()
         finally:
             self._append_waiting()

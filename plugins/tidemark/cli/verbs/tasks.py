@@ -183,7 +183,8 @@ def run_deliver(call: Call) -> Answer:
         }
 
     def show(screen: Screen) -> None:
-        told = f"{found['rows']:,} rows in {done.batches:,} batches: up to {found['point']}"
+        batches = format_count(done.batches, "batch", "batches")
+        told = f"{format_count(found['rows'], 'row')} in {batches}: up to {found['point']}"
         screen.print_line(told if done.batches else f"nothing new: at {found['point']}")
         rows = [[table[key] for key in ("name", "state", "rows", "why")] for table in tables]
         screen.print_table(("table", "state", "rows>", "why"), rows)

@@ -66,7 +66,10 @@ def doctor(
     except UsageError as wrong:
         return DoctorReport((*checks, fail_check("settings", wrong)))
     parts = (("site", settings.sites), ("receiver", settings.receivers), ("link", settings.links))
-    told = ", ".join(format_count(len(tables), name) for name, tables in parts)
+    more = (("node", settings.nodes), ("source", settings.sources), ("sink", settings.sinks))
+    counts = [(len(tables), name) for name, tables in parts]
+    counts += [(len(tables), name) for name, tables in more if tables]
+    told = ", ".join(format_count(count, name) for count, name in counts)
     checks.append(pass_check("settings", f"{settings.path}: {told}"))
     checks.append(_check_ledger(settings))
     checks += [_check_disk(settings), _check_java(settings), _check_decoders()]

@@ -318,7 +318,7 @@ def compare_points(proof: Proof, store: Store, source: SourceChecked, present: s
         steps = ((name, _select_layers(shown, name)) for name in names)
         needed = ((step, [layer.file for layer, _ in step[1]]) for step in steps)
         for number, (name, layers) in enumerate(feed_steps(feed, needed), 1):
-            proof.progress(Tick(f"points of {proof.site.name}", done=number, total=len(names)))
+            proof.progress(Tick(f"points of {proof.site.name}", done=number, total=len(names), things="devices"))
             at_site = points.read_columns(name)
             seen = SeenDevice(name, tuple(layer for layer, _ in layers))
             origins = {layer.file.file_id: origin for layer, origin in layers}

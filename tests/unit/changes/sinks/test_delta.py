@@ -436,7 +436,7 @@ def test_what_the_command_prints(world: SinkWorld, capsys: pytest.CaptureFixture
     assert main(["--config", str(world.config), "changes", "deliver", "lake"]) == 0
     assert main(["--config", str(world.config), "changes", "deliver", "lake"]) == 0
     said = capsys.readouterr().out
-    assert "1 rows in 1 batches: up to seq:4" in said
+    assert "1 row in 1 batch: up to seq:4" in said
     assert "shop.orders  whole" in said
     assert "nothing new: at seq:4" in said
 
