@@ -28,6 +28,7 @@ from tidemark.receiver.load.result import IotdbResult
 from tidemark.tsfiles.devices import is_table
 from tidemark.tsfiles.points import column as canonical
 from tidemark.tsfiles.points.codes import DataType
+from tidemark.tsfiles.write.companions import encode_table_deletion
 
 pytestmark = [pytest.mark.full, pytest.mark.real("iotdb"), pytest.mark.timeout(300)]
 EVER = Span(-(1 << 62), 1 << 62)
@@ -163,6 +164,51 @@ def test_an_older_file_late_of_a_table_that_gained_a_tag(node: IoTDB, centre: Ce
     points = [("works.t.x.y", 1, "1"), ("works.t.x.y", 2, "2")]
     points += [("works.t.z.\\N", 1, "1"), ("works.t.z.\\N", 2, "20"), ("works.t.z.\\N", 3, "3")]
     assert answered == centre.rows() == [(device, "f", time, "INT64", text) for device, time, text in points]
+
+
+class Ending(Connected):
+    """Ends where rows of a table were deleted."""
+
+    def run(self, statement: str, table: bool = False) -> None:
+        super().run(statement, table)
+        if statement.startswith("delete"):
+            raise KeyboardInterrupt
+
+
+def test_a_field_of_a_row_that_goes_leaves_the_others(node: IoTDB, centre: Centre) -> None:
+    """The server deletes whole rows alone: what stays of them is written again, also by the load after one that died."""
+    port = node.ports["rpc"]
+    target(centre, port)
+    fields = {name: column_of(DataType.INT64, {1: 1, 2: 2, 3: 3, 4: 4}) for name in ("f", "g")}
+    path = source(1, database="works")
+    sender = centre.sender()
+    sender.land({path: file_of({("t", "x"): fields, ("t", "y"): fields}, tables={"t": ["tag"]})})
+    centre.load()
+    assert give(centre).troubles == ()
+    node.run("use works", table=True)
+    node.run("alter table t add column more int64 field", table=True)
+    node.run("insert into t(time, tag, f, more) values (2, 'x', 22, 5), (9, 'x', 9, null)", table=True)
+    theirs = {("works.t.x", "f", 9): "9", ("works.t.x", "more", 2): "5"}
+
+    def assert_same(*gone: tuple[str, str, int]) -> None:
+        ours = {(device, name, time): value for device, name, time, _, value in centre.rows()}
+        there = {(device, name, time): value for device, name, time, _, value in asked(port, centre.rows())}
+        assert there == ours | theirs
+        assert len(ours) == 16 - len(gone) and not ours.keys() & set(gone)
+
+    first = encode_table_deletion((2, 2), "t", ("t", "x"), ("f",)) + encode_table_deletion((4, 4), "t", ("t", "y"))
+    sender.land({path: {".mods2": first}}, added=())
+    centre.load()
+    assert {trouble.kind for trouble in give(centre).troubles} == {20}, "what others wrote is counted"
+    assert_same(("works.t.x", "f", 2), ("works.t.y", "f", 4), ("works.t.y", "g", 4))
+    second = encode_table_deletion((3, 3), "t", ("t", "x"), ("f",))
+    sender.land({path: {".mods2": first + second}}, added=())
+    centre.load()
+    with pytest.raises(KeyboardInterrupt):
+        load_iotdb(centre.app, centre.receiver, connect=Ending)
+    assert ("works.t.x", "g", 3, "INT64", "3") not in asked(port, centre.rows())
+    give(centre)
+    assert_same(*[("works.t.x", "f", time) for time in (2, 3)], *[("works.t.y", name, 4) for name in ("f", "g")])
 
 
 def test_a_damaged_head_is_not_handed_over(node: IoTDB, centre: Centre) -> None:

@@ -291,6 +291,7 @@ class Mender:
             return 0  # the count reports extra points as `differs`
         spans = {d.device: Span(d.start, d.end) for d in devices}
         count = 0
+        stays: dict[str, Series] = {}
         with brought:
             for device, extra in much.items():
                 held = set(brought.list_measurements(device)) if device in brought.list_devices() else set()
@@ -299,13 +300,18 @@ class Mender:
                     for m in sorted(held & extra.keys())
                     if len(times := _times_in_file(brought, device, m, extra[m]))
                 }
-                count += self._delete_points(file, device, own, spans[device])
+                if file.model == "table":
+                    deleted, stays[device] = self._delete_rows(file, device, own, spans[device])
+                    count += deleted
+                else:
+                    count += self._delete_points(device, own, spans[device])
+        if stays := {device: columns for device, columns in stays.items() if columns}:
+            # CRASH WINDOW: rows are gone of which fields stay: the file is not recorded as gone, so the next load compares
+            # again and sends what readers see of them.
+            self._write_missing(file, stays)
         return count
 
-    def _delete_points(self, file: CatalogFile, device: str, own: Mapping[str, NDArray[np.int64]], span: Span) -> int:
-        if file.model == "table":
-            there = server_points(self.server, device, span, self._cached_table(file, device)) if own else {}
-            return self._delete_rows(file, device, own, there)
+    def _delete_points(self, device: str, own: Mapping[str, NDArray[np.int64]], span: Span) -> int:
         count = 0
         for measurement, times in own.items():
             there = server_points(self.server, device, span, measurement=measurement)  # as in `compare_device`: one by one
@@ -317,19 +323,28 @@ class Mender:
         return count
 
     def _delete_rows(
-        self, file: CatalogFile, device: str, own: Mapping[str, NDArray[np.int64]], there: Mapping[str, Column]
-    ) -> int:
-        """Delete rows of a table of which no field stays: a table can only delete whole rows."""
-        kept = [np.setdiff1d(c.times, own.get(m, np.empty(0, np.int64)), assume_unique=True) for m, c in there.items()]
+        self, file: CatalogFile, device: str, own: Mapping[str, NDArray[np.int64]], span: Span
+    ) -> tuple[int, Series]:
+        """Delete the rows of a table that have these points: a table can only delete whole rows. Return the number of
+        deletions, and the points of these rows that stay: they must be written again.
+
+        Of a device that readers do not see at all, a row with anybody else's points stays as it is.
+        """
         table = self._cached_table(file, device)
         if not own or table is None:
-            return 0
-        times = np.setdiff1d(np.unique(np.concatenate(list(own.values()))), np.concatenate(kept))
-        count = 0
-        for part in deletion_spans(times, kept):
+            return 0, {}
+        none = np.empty(0, np.int64)
+        there = server_points(self.server, device, span, table)
+        kept = {name: column.select_where(~np.isin(column.times, own.get(name, none))) for name, column in there.items()}
+        times = np.unique(np.concatenate(list(own.values())))
+        if device not in self.seen:
+            times = np.setdiff1d(times, np.concatenate([column.times for column in kept.values()]))
+        others = [np.setdiff1d(column.times, times, assume_unique=True) for column in there.values()]
+        parts = list(deletion_spans(times, others))
+        for part in parts:
             self.server.run(iotdb_server.table_delete_statement(device, table.tags, table.database, part), table=True)
-            count += 1
-        return count
+        stays = {name: column.select_where(np.isin(column.times, times)) for name, column in kept.items()}
+        return len(parts), {name: column for name, column in stays.items() if len(column)}
 
     def _cached_table(self, file: CatalogFile, device: str) -> Table | None:
         """Return the device's table. None: the server lacks the table, or lacks tags of the device and so all its points."""
