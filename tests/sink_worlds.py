@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -16,6 +18,8 @@ from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo, Column, Ddl, Kind, Mark, Op, Record, Row, Rows, Shape, Transaction
 from tidemark.changes.store.write import Limits as StoreLimits
 from tidemark.changes.store.write import Writer
+from tidemark.engines.task import KINDS, Outcome
+from tidemark.engines.worker import run_task
 from tidemark.settings.load import load_settings
 
 SERVER = UUID("11111111-2222-3333-4444-555555555555")
@@ -131,3 +135,23 @@ class Model:
         new = self.choice.choice(free) if self.choice.random() < 0.3 else key
         self.rows[new] = (new, f"n{self.choice.randrange(1000)}", before[2])
         return updated(before, self.rows[new])
+
+
+class InlineEngine:
+    """An engine that runs tasks in this process, last one first, each twice, pickled as on their way to executors. `tasks`:
+    how many there were of each class."""
+
+    name = "inline"
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, int] = {}
+
+    def run(self, kind: str, tasks: Sequence[Any]) -> Iterator[Outcome]:
+        function = resolve_name(KINDS[kind])
+        for index, task in reversed(list(enumerate(tasks))):
+            name = type(task).__name__
+            self.tasks[name] = self.tasks.get(name, 0) + 1
+            sent = pickle.dumps(task)
+            run_task(function, pickle.loads(sent))
+            value, error = pickle.loads(pickle.dumps(run_task(function, pickle.loads(sent))))
+            yield Outcome(index, value, error)

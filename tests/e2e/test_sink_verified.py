@@ -21,7 +21,7 @@ from tests.services.processes import soon, stop
 from tidemark.app import open_app
 from tidemark.changes.connection.login import Server
 from tidemark.changes.sinks.deliver import Sink, find_sink
-from tidemark.changes.sinks.verify import verify_sink
+from tidemark.changes.sinks.verify.verify import verify_sink
 from tidemark.errors import RetryableError
 from tidemark.progress import Tick
 from tidemark.settings.load import load_settings

@@ -13,6 +13,7 @@ KINDS: Mapping[str, str] = {
     "describe_kept": "tidemark.receiver.load.check:describe_kept",  # for a rebuilt ledger: in the pool only
     "surviving_points": "tidemark.receiver.load.removal.surviving_points:find_surviving_points",  # in the pool only
     "merge": "tidemark.receiver.merge.task:run_merge_task",
+    "sink": "tidemark.changes.sinks.tasks:run_sink_task",
     "slot_migrate": "tidemark.cluster.migration.send_task:run_move",
     "far": "tidemark.receiver.remote_tasks:run_remote_task",  # any of them, for an executor that reaches the files over SFTP
 }
@@ -31,8 +32,12 @@ class Limits:
     memory_bytes: int = 6 << 30  # of address space, which libraries reserve generously
 
 
-LIMITS: Mapping[str, Limits] = {"slot_migrate": Limits(cpu_seconds=86_400, wall_seconds=14 * 86_400)}
-"""Kinds with limits of their own. A move reads no TsFile, and what hangs on its lines the transfer ends by itself."""
+LIMITS: Mapping[str, Limits] = {
+    "slot_migrate": Limits(cpu_seconds=86_400, wall_seconds=14 * 86_400),
+    "sink": Limits(cpu_seconds=7200, wall_seconds=14_400, memory_bytes=24 << 30),
+}
+"""Kinds with limits of their own. A move reads no TsFile, and what hangs on its lines the transfer ends by itself. A
+transaction of a sink may be larger than its batches are."""
 
 
 @dataclass(frozen=True)

@@ -471,6 +471,12 @@ class SinkSettings:
         start="var/lake/orders",
     )
     tables: tuple[str, ...] = setting(("**",), parse_table_patterns, "patterns of the tables to keep, database.table")
+    engine: str = setting(
+        "pool",
+        one_of("pool", "spark"),
+        '"pool": the process that delivers decodes, folds and encodes; "spark": tasks at `master` of `[spark]` do, unless'
+        ' its `engine` is "pool"',
+    )
     shards: int = setting(8, whole_number(1, 4096), "of its task: into how many shards rows are divided")
     hash: str = setting("mixed", one_of("mixed", "ptubes"), 'of its task: "ptubes" is the hash of the original')
     key_change: str = setting(

@@ -1,7 +1,7 @@
 """Tables that follow the changes of a source: Delta tables, TsFiles of a site, or every change in Parquet.
 
 Enter by `deliver.deliver_sink`: one run of a sink. `deliver.read_sink_table` gives what a table holds.
-`verify.verify_sink` compares it with the source.
+`verify.verify.verify_sink` compares it with the source.
 
     definitions  pure: which tables a statement empties, renames or changes
     batches      what a sink writes in one go: which transactions, and their rows by table
@@ -11,11 +11,11 @@ Enter by `deliver.deliver_sink`: one run of a sink. `deliver.read_sink_table` gi
     delta        the tables as they are, one MERGE a batch
     catalog      the tables as they are, as files of a site
     show         what the ledger knows of a sink
+    tasks        what a batch costs, as tasks of an engine
+    engine       where that is done: in this process, or by tasks on Spark
     deliver      a run: lease, plan, record, write, move the points
-    compare      pure: rows of a table in two places, key range by key range
-    held         rows of a table as the files of a site hold them
-    verify       tables at the source and in the sink, both at one place
+    verify/      tables at the source and in the sink, both at one place
 
-Imports `changes.sources` and what is below, `errors`, `ledger`, `stores.agent.durable`, `tsfiles` and
+Imports `changes.sources` and what is below, `engines.choose`, `errors`, `ledger`, `stores.agent.durable`, `tsfiles` and
 `untrusted_files`. `delta` imports the package `deltalake` when it is used: nothing else needs it.
 """

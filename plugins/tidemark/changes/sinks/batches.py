@@ -1,14 +1,17 @@
 """What a sink writes in one go: whole transactions of a store, and their rows by table.
 
 Which transactions is decided once and recorded, so that a batch holds the same each time it is written. A batch is in
-memory while it is written. It has one transaction at least, however large that is.
+memory while it is written, or its rows are in files (`tasks`). It has one transaction at least, however large that is.
+
+Blocks are read apart from what they mean. `read_notes` gives rows by table, and what stands between them. It knows nothing
+of what was before, so several processes may each read some blocks of a batch. `judge_notes` goes through the notes of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +23,7 @@ from tidemark.changes.capture.transactions import UNPROVED
 from tidemark.changes.delivery.blocks import read_shard
 from tidemark.changes.delivery.shards import Sharding, ShardPiece
 from tidemark.changes.sinks.definitions import ALL, CHANGED, COLUMNS, EMPTIED, MADE, RENAMED, Effect, find_effects
+from tidemark.changes.sinks.fold import Folded, MisfitError, Types, fold_rows
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Rows, Shape
 from tidemark.changes.store.read import Reader
@@ -27,6 +31,8 @@ from tidemark.ledger.delivery import PARTIAL, STOPPED, WHOLE, SinkBatch, SinkTab
 
 Wants = Callable[[str, str], bool]
 Numbers = NDArray[np.int64]
+T = TypeVar("T")
+_NOTED = (BEGIN, END, UNPROVED, GAP)
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,22 @@ def find_batch_end(reader: Reader, first: int, until: int, limits: Limits) -> in
         if end >= until or (end > first and (rows >= limits.rows or blocks >= limits.blocks)):
             break
     return min(end, until)
+
+
+class AnyRun(Protocol):
+    """Rows of one table and shape, one behind the other, in memory or in files. `numbers`: their transactions, ascending."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def numbers(self) -> Sequence[int]: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    def load(self) -> Run:
+        """The same in memory."""
 
 
 @dataclass
@@ -87,6 +109,9 @@ class Run:
     def rows(self) -> int:
         return sum(self.counts)
 
+    def load(self) -> Run:
+        return self
+
     def join(self) -> Any:
         """The rows as one Arrow batch: `Shape.arrow_schema` with `i` and `moved` behind."""
         return pa.concat_batches([whole.slice(start, count) for whole, start, count in self.parts])
@@ -101,7 +126,7 @@ class TableChanges:
     """What a batch has of one table. `events`: (transaction, what, why) that are no rows, in order."""
 
     name: str
-    runs: list[Run] = field(default_factory=list)
+    runs: list[AnyRun] = field(default_factory=list)
     events: list[tuple[int, str, str]] = field(default_factory=list)
 
     @property
@@ -126,44 +151,86 @@ class Content:
         return {name: one.rows for name, one in sorted(self.tables.items()) if one.rows}
 
 
+@dataclass(frozen=True)
+class Noted:
+    """What a transaction, or a part of a large one, has beside rows, in its order. A name is that of a table which has rows
+    here, and had none before. `ends`: with this the transaction is whole."""
+
+    seq: int
+    items: Sequence[str | Ddl | Mark]
+    ends: bool = True
+
+
+def read_notes(
+    disk: Disk, wants: Wants, bounds: tuple[int, int], runs: MutableMapping[str, list[Run]], most: int
+) -> Iterator[Noted]:
+    """What stands in the transactions `bounds[0]` to before `bounds[1]`. Who asks for the next note has the rows of the
+    former one in `runs`, by table. `most`: bytes of a run.
+
+    BinlogGapError: retention took it.
+    """
+    for piece in _read_pieces(disk, wants, bounds):
+        seq, transaction = piece.seq, piece.transaction
+        items: list[str | Ddl | Mark] = []
+        for record in transaction.records:
+            if isinstance(record, Rows):
+                name = f"{record.shape.database}.{record.shape.table}"
+                if name not in runs and name not in items:
+                    items.append(name)
+            elif isinstance(record, Ddl) or (isinstance(record, Mark) and record.word in _NOTED):
+                items.append(record)
+        yield Noted(seq, items, piece.ends)
+        for record in transaction.records:
+            if isinstance(record, Rows):
+                of_table = runs.setdefault(f"{record.shape.database}.{record.shape.table}", [])
+                if not of_table or not of_table[-1].has_room(record, most):
+                    of_table.append(Run(record.shape))
+                of_table[-1].add(seq, transaction.info, transaction.gtid, record)
+        if piece.ends and seq + 1 == bounds[1]:
+            return
+
+
 def read_content(
     disk: Disk, wants: Wants, batch: SinkBatch, known: Sequence[str] = (), *, most: int = Limits.run
 ) -> Content:
-    """The rows and events of a batch by `database.table`. `known`: tables that may be emptied with their database. `most`:
-    bytes of a run.
+    """The rows and events of a batch by `database.table`. Arguments and errors as of `read_notes` and `judge_notes`."""
+    runs: dict[str, list[Run]] = {}
+    content = judge_notes(read_notes(disk, wants, (batch.first, batch.end), runs, most), wants, batch, known)
+    for name, found in runs.items():
+        content.table_of(name).runs.extend(found)
+    return content
 
-    It ends before a statement that renames tables, or behind one that stands at its beginning. BinlogGapError: retention
-    took it.
+
+def judge_notes(notes: Iterable[Noted], wants: Wants, batch: SinkBatch, known: Sequence[str] = ()) -> Content:
+    """What becomes of the tables of a batch, without their rows. `known`: tables that may be emptied with their database.
+
+    It ends before a statement that renames tables, or behind one that stands at its beginning.
     """
     found = Content(batch.end)
-    for piece in _read_pieces(disk, wants, batch):
-        seq, transaction = piece.seq, piece.transaction
+    for noted in notes:
+        seq = noted.seq
+        if seq >= found.end:
+            break
         effects = [
             placed
-            for record in transaction.records
-            if isinstance(record, Ddl)
-            for effect in find_effects(record.database, record.sql)
+            for item in noted.items
+            if isinstance(item, Ddl)
+            for effect in find_effects(item.database, item.sql)
             for placed in _place_effect(effect, {*known, *found.tables})
         ]
         if any(_find_renamed(effect, wants) for effect in effects):
             found.end = max(seq, batch.first + 1)
             if seq > batch.first:
                 break
-        for record in transaction.records:
-            if isinstance(record, Rows):
-                shape = record.shape
-                runs = found.table_of(f"{shape.database}.{shape.table}").runs
-                if not runs or not runs[-1].has_room(record, most):
-                    runs.append(Run(shape))
-                runs[-1].add(seq, transaction.info, transaction.gtid, record)
-            elif isinstance(record, Mark) and record.word in (BEGIN, END) and wants(*_split(record.text)):
-                found.table_of(record.text).events.append((seq, record.word, ""))
-            elif isinstance(record, Mark) and record.word in (UNPROVED, GAP):
-                _add_lost(found, (seq, record), known)
+        for item in noted.items:
+            if isinstance(item, str):
+                found.table_of(item)
+            elif isinstance(item, Mark) and item.word in (BEGIN, END) and wants(*_split(item.text)):
+                found.table_of(item.text).events.append((seq, item.word, ""))
+            elif isinstance(item, Mark) and item.word in (UNPROVED, GAP):
+                _add_lost(found, (seq, item), known)
         for effect in effects:
             _add_effect(found, wants, (seq, effect), known)
-        if piece.ends and seq + 1 == found.end:
-            break
     return found
 
 
@@ -219,10 +286,11 @@ def _find_renamed(effect: Effect, wants: Wants) -> list[tuple[str, str]]:
     return [(effect.former, name if wants(*_split(name)) else "")]
 
 
-def _read_pieces(disk: Disk, wants: Wants, batch: SinkBatch) -> Iterator[ShardPiece]:
-    for pieces in read_shard(disk, Sharding(), wants, 0, (batch.first, 0)) if batch.first < batch.end else ():
+def _read_pieces(disk: Disk, wants: Wants, bounds: tuple[int, int]) -> Iterator[ShardPiece]:
+    first, end = bounds
+    for pieces in read_shard(disk, Sharding(), wants, 0, (first, 0)) if first < end else ():
         for piece in pieces:
-            if piece.seq >= batch.end:
+            if piece.seq >= end:
                 return
             yield piece
 
@@ -242,6 +310,10 @@ class Window:
     low: int
     clear: int = 0
     anew: bool = False
+
+    def choose_runs(self, runs: Sequence[AnyRun]) -> list[AnyRun]:
+        """Those that have a row that counts."""
+        return [run for run in runs if len(run.numbers) and run.numbers[-1] >= self.low]
 
 
 def judge_table(state: SinkTable | None, changes: TableChanges, batch: SinkBatch) -> tuple[SinkTable, Window]:
@@ -283,3 +355,52 @@ def cut_run(run: Run, window: Window) -> tuple[Any, Numbers]:
     numbers = run.spread(run.numbers)
     low = int(np.searchsorted(numbers, window.low))
     return run.join().slice(low), numbers[low:]
+
+
+# the last state of keys
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Rows of a table of which the last state of each key is asked for. `key`, `types`: as of `fold_rows`."""
+
+    runs: Sequence[AnyRun]
+    window: Window
+    key: tuple[str, ...]
+    types: Types
+
+
+Fold = Callable[[Sequence[Ask]], Iterator[Folded | MisfitError]]
+"""Answers asks, in their order. Rows that do not fit are an answer, too."""
+
+
+def fold_runs(ask: Ask) -> Folded | MisfitError:
+    """The answer to one ask."""
+    loaded = [run.load() for run in ask.runs]
+    try:
+        return fold_rows([(run.shape, *cut_run(run, ask.window)) for run in loaded], ask.key, ask.types)
+    except MisfitError as misfit:
+        return misfit
+
+
+def finish_tables(steps: Sequence[Generator[Ask, Folded, T]], fold: Fold) -> list[T]:
+    """Run the work on each table of a batch to its end, and tell what it returned. The asks of all are answered together;
+    then one goes on after the other."""
+    done: dict[int, T] = {}
+    asked: dict[int, Ask] = {}
+
+    def go_on(number: int, answer: Folded | MisfitError | None) -> None:
+        step = steps[number]
+        try:
+            asked[number] = step.throw(answer) if isinstance(answer, MisfitError) else step.send(answer)  # type: ignore[arg-type]
+        except StopIteration as end:
+            done[number] = end.value
+
+    for number in range(len(steps)):
+        go_on(number, None)
+    while asked:
+        numbers, asks = [*asked], [*asked.values()]
+        asked.clear()
+        for number, answer in zip(numbers, fold(asks), strict=True):
+            go_on(number, answer)
+    return [done[number] for number in range(len(steps))]

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tidemark.changes.sinks.batches import Content, TableChanges, Window, cut_run, judge_table
-from tidemark.changes.sinks.fold import MisfitError, fold_rows, key_of
+from tidemark.changes.sinks.batches import Ask, Content, Fold, TableChanges, Window, finish_tables, judge_table
+from tidemark.changes.sinks.fold import Folded, MisfitError, key_of
 from tidemark.changes.sinks.points import (
     FROM_KEY,
     TYPES,
@@ -84,6 +84,9 @@ class _Work:
     anew: bool = False
 
 
+_Step = Generator[Ask, Folded, _Work]
+
+
 class CatalogFiles:
     """The files of a sink. `columns`: time and tags of tables, where the key does not tell them."""
 
@@ -109,7 +112,9 @@ class CatalogFiles:
         """The TsFiles of a database, lowest rank first."""
         return _sort_files((self.root / DATA[1] / database).rglob("*.tsfile"))
 
-    def write(self, batch: SinkBatch, content: Content, known: Mapping[str, SinkTable], effect: Effect) -> list[SinkTable]:
+    def write(
+        self, batch: SinkBatch, content: Content, known: Mapping[str, SinkTable], effect: Effect, fold: Fold
+    ) -> list[SinkTable]:
         """Write a batch, and tell how its tables are. One whose rows do not fit is stopped, and the others go on."""
         state = self._read_state()
         self._listed.clear()
@@ -117,7 +122,8 @@ class CatalogFiles:
         if content.renames:
             works = _judge_renamed(batch, content, known)
         else:
-            works = [self._judge(batch, changes, known.get(name), state) for name, changes in sorted(content.tables.items())]
+            tables = sorted(content.tables.items())
+            works = finish_tables([self._judge(batch, one, known.get(name), state) for name, one in tables], fold)
         with limits_named(self.root):
             for folder in DATA:
                 durable.make_folder(os.fsencode(self.root / folder))
@@ -165,44 +171,43 @@ class CatalogFiles:
 
     # what a batch does to a table
 
-    def _judge(self, batch: SinkBatch, changes: TableChanges, known: SinkTable | None, state: _State) -> _Work:
+    def _judge(self, batch: SinkBatch, changes: TableChanges, known: SinkTable | None, state: _State) -> _Step:
         judged = judge_table(known, changes, batch)
         try:
-            return self._make_work(batch, changes, judged, state)
+            return (yield from self._make_work(batch, changes, judged, state))
         except MisfitError as misfit:
             stopped = replace(judged[0], state=STOPPED, seq=batch.first, why=f"{changes.name}: {misfit}", begun=0)
         again = judge_table(stopped, changes, batch)  # a reading that begins behind what does not fit makes it anew
         if again[0].state == STOPPED:
             return _Work(stopped)
         try:
-            return self._make_work(batch, changes, again, state)
+            return (yield from self._make_work(batch, changes, again, state))
         except MisfitError as misfit:
             return _Work(replace(stopped, why=f"{changes.name}: {misfit}"))
 
-    def _make_work(self, batch: SinkBatch, changes: TableChanges, judged: tuple[SinkTable, Window], state: _State) -> _Work:
+    def _make_work(self, batch: SinkBatch, changes: TableChanges, judged: tuple[SinkTable, Window], state: _State) -> _Step:
         table, window = judged
         clear = batch.first if window.anew else min(window.clear, batch.first)
-        stretches = [(run.shape, *cut_run(run, window)) for run in changes.runs]
-        stretches = [one for one in stretches if len(one[2])]
-        if not stretches:
+        runs = window.choose_runs(changes.runs)
+        if not runs:
             return _Work(table, clear=clear, anew=window.anew)
-        key = key_of(stretches[-1][0])
-        other = next((found for shape, _, _ in stretches if (found := key_of(shape)) != key), table.key or key)
+        key = key_of(runs[-1].shape)
+        other = next((found for run in runs if (found := key_of(run.shape)) != key), table.key or key)
         if other != key:
             raise MisfitError(f"its key was {', '.join(other)} and is {', '.join(key)} now")
         there = {} if window.anew else {name: TYPES[one] for name, one in state.fields.get(changes.name, {}).items()}
-        for shape, _, _ in stretches:
-            layout = choose_layout(shape, there, self.columns_of(changes.name))
+        for run in runs:
+            layout = choose_layout(run.shape, there, self.columns_of(changes.name))
             there = dict(layout.fields)
             *tags, time = state.points.get(changes.name, layout.point)
             if not window.anew and time != layout.time:
                 raise MisfitError(f"its column of time was {time} and is {layout.time} now")
             if not window.anew and tuple(tags) != layout.tags:
                 raise MisfitError(f"its tags were {', '.join(tags)} and are {', '.join(layout.tags)} now")
-        types = layout.types_of(stretches[-1][0])
-        rows = fold_rows(stretches, layout.point, types).rows
+        types = layout.types_of(runs[-1].shape)
+        rows = (yield Ask(runs, window, layout.point, types)).rows
         if rest := layout.find_rest(key):
-            by_key = fold_rows(stretches, key, types).rows
+            by_key = (yield Ask(runs, window, key, types)).rows
             bounds = max(clear, table.begun), batch.first
 
             def read_held(device: Segments, times: Times) -> Mapping[int, tuple[Any, ...]]:

@@ -2,7 +2,8 @@
 
 A sink is a task of its name, so retention waits for it, `changes show` tells it, and `changes rewind` sets it back. One
 process at a time writes it, as the holder of the lease `sink:NAME`. A batch begins at the earliest of the points. What a
-death left is a batch that is recorded and not done: the next run writes that one first, with the same transactions.
+death left is a batch that is recorded and not done: the next run writes that one first, with the same transactions, also by
+another engine.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from tidemark.changes.delivery import points, tasks
 from tidemark.changes.delivery.export import Wants, choose_tables
 from tidemark.changes.delivery.storage_points import Start, locate, point_at
 from tidemark.changes.delivery.tasks import Wanted
-from tidemark.changes.sinks.batches import Content, Limits, find_batch_end, read_content
+from tidemark.changes.sinks.batches import Content, Limits, find_batch_end
+from tidemark.changes.sinks.engine import BatchEngine, open_engine
 from tidemark.changes.sinks.show import sink_settings_of, site_of_sink
 from tidemark.changes.sources.source import Source, find_source
 from tidemark.changes.store.read import Reader, open_whole
+from tidemark.engines.choose import Engine
 from tidemark.errors import NotFoundError, PermanentError, UsageError
 from tidemark.ledger.delivery import (
     STOPPED,
@@ -59,12 +62,14 @@ def _do_nothing(_effect: str) -> None:
 class Request:
     """How a sink is run. `to`: a POINT, before which it ends; "": the store's end. `end`: the same as a number.
 
-    `effect`: called before and after each change of the target.
+    `engine`: runs the tasks of batches, whatever the settings say; None: they say it. `effect`: called before and after each
+    change of the target.
     """
 
     to: str = ""
     end: int | None = None
     limits: Limits = field(default_factory=Limits)
+    engine: Engine | None = None
     effect: Callable[[str], None] = _do_nothing
     progress: Progress = ignore_progress
 
@@ -140,16 +145,21 @@ def deliver_sink(sink: Sink, request: Request | None = None) -> Delivered:
     run = request or Request()
     holder = f"sink-{datetime.fromtimestamp(sink.app.clock(), UTC):%Y%m%dT%H%M%SZ}"
     leases = Leases(sink.app.ledger, sink.app.identity)
-    with leases.hold_lease(f"sink:{sink.name}", holder) as lease:
+    with (
+        leases.hold_lease(f"sink:{sink.name}", holder) as lease,
+        open_engine(sink.settings, sink.app.settings.spark, sink.source.disk, run.engine) as engine,
+    ):
         _open_task(sink)
         reader, done = open_whole(sink.source.disk), Delivered()
         until = reader.view.end.seq + 1
         if run.to or run.end is not None:
             until = min(until, points.number_of_point(reader, run.to) if run.to else run.end or 0)
         highest = sink.target.find_highest() if sink.settings.kind == DELTA else 0
-        while (planned := _plan(sink, lease, (reader, until, run.limits), highest)) is not None:
+        work = _Work(sink, lease, engine)
+        while (planned := _plan(work, (reader, until, run.limits), highest)) is not None:
             batch, content = planned
-            _write(sink, lease, (batch, content), run.effect)
+            _write(work, (batch, content), run.effect)
+            engine.end_batch()
             for name, rows in content.count_rows().items():
                 done.rows[name] = done.rows.get(name, 0) + rows
             done.batches += 1
@@ -182,18 +192,27 @@ def _open_task(sink: Sink) -> None:
     tasks.open_task(sink.app.ledger, sink.source.disk, wanted, sink.app.clock(), of_sink=True)
 
 
-def _plan(sink: Sink, lease: Lease, bounds: tuple[Reader, int, Limits], highest: int) -> tuple[SinkBatch, Content] | None:
+@dataclass(frozen=True)
+class _Work:
+    """A run of a sink that holds its lease."""
+
+    sink: Sink
+    lease: Lease
+    engine: BatchEngine
+
+
+def _plan(work: _Work, bounds: tuple[Reader, int, Limits], highest: int) -> tuple[SinkBatch, Content] | None:
     """The batch that comes next, recorded before anything of it is written. None: there is nothing more.
 
     `highest`: the number of a batch that is at the target; a ledger that was lost, or is an older copy, knows lower ones.
     """
-    ledger, (reader, until, limits) = sink.app.ledger, bounds
+    sink, ledger, (reader, until, limits) = work.sink, work.sink.app.ledger, bounds
     with ledger.read() as connection:
         task, there = read_task(connection, sink.name), read_batch(connection, sink.name)
         found, known = read_points(connection, sink.name), [*read_sink_tables(connection, sink.name)]
     assert task is not None
     if there is not None and not there.is_written and there.version_ts == task.version_ts:
-        return there, read_content(sink.source.disk, sink.wants, there, known, most=limits.run)
+        return there, work.engine.read(there, known, limits.run)
     first = _find_first(sink, found)
     if there is not None and there.version_ts == task.version_ts:
         first = min(first, there.end)  # a member of the task, with a token for it, moves points and writes nothing here
@@ -205,13 +224,13 @@ def _plan(sink: Sink, lease: Lease, bounds: tuple[Reader, int, Limits], highest:
     if end <= first:
         return None
     batch = SinkBatch(max(there.number if there else 0, highest) + 1, first, end, task.version_ts)
-    content = read_content(sink.source.disk, sink.wants, batch, known, most=limits.run)
+    content = work.engine.read(batch, known, limits.run)
     if sink.settings.kind == CATALOG and (cut := _find_reading(batch, content)) < content.end:
         batch = replace(batch, end=cut)
-        content = read_content(sink.source.disk, sink.wants, batch, known, most=limits.run)
+        content = work.engine.read(batch, known, limits.run)
     batch = replace(batch, end=content.end)
     with ledger.write() as connection:
-        assert_held(connection, lease)
+        assert_held(connection, work.lease)
         write_batch(connection, sink.name, batch)
     # CRASH WINDOW: a batch is recorded and nothing of it is written: the next run writes it, whatever the store has by then.
     return batch, content
@@ -251,9 +270,10 @@ def _has_known_behind(sink: Sink, start: Start) -> bool:
     return False
 
 
-def _write(sink: Sink, lease: Lease, planned: tuple[SinkBatch, Content], effect: Callable[[str], None]) -> None:
+def _write(work: _Work, planned: tuple[SinkBatch, Content], effect: Callable[[str], None]) -> None:
     """Write a batch, then have the points say so."""
-    ledger, (batch, content) = sink.app.ledger, planned
+    sink, lease, (batch, content) = work.sink, work.lease, planned
+    ledger = sink.app.ledger
 
     def check(what: str) -> None:
         effect(what)
@@ -263,11 +283,11 @@ def _write(sink: Sink, lease: Lease, planned: tuple[SinkBatch, Content], effect:
 
     changed: list[SinkTable] = []
     if sink.settings.kind == HISTORY:
-        sink.target.write(batch, content.tables, check)
+        sink.target.write(batch, content.tables, check, work.engine.encode)
     else:
         with ledger.read() as connection:
             known = read_sink_tables(connection, sink.name)
-        found = sink.target.write(batch, content, known, check)
+        found = sink.target.write(batch, content, known, check, work.engine.fold)
         changed = [one for one in found if known.get(one.name) != one]
     after = point_at(open_whole(sink.source.disk), batch.end, batch.version_ts)
     with ledger.write() as connection:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +18,15 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.changes.sinks.batches import Content, TableChanges, Window, cut_run, judge_table
-from tidemark.changes.sinks.fold import DELETED, SEQ, Folded, MisfitError, fold_rows, key_of, unite_types
+from tidemark.changes.sinks.batches import Ask, Content, Fold, TableChanges, Window, finish_tables, judge_table
+from tidemark.changes.sinks.fold import DELETED, SEQ, Folded, MisfitError, key_of, unite_types
 from tidemark.errors import PermanentError, RetryableError, UsageError, limits_named
 from tidemark.ledger.delivery import STOPPED, SinkBatch, SinkTable
 from tidemark.stores.agent import durable
 from tidemark.untrusted_files import UntrustedFile
 
 Effect = Callable[[str], None]
+Step = Generator[Ask, Folded, SinkTable]
 MOST_OF_A_COMMIT = 256 << 20
 """Bytes of an entry of a table's log: about half a million files."""
 
@@ -51,31 +52,29 @@ class DeltaTables:
                 highest = max(highest, self._number_of(table))
         return highest
 
-    def write(self, batch: SinkBatch, content: Content, known: Mapping[str, SinkTable], effect: Effect) -> list[SinkTable]:
+    def write(
+        self, batch: SinkBatch, content: Content, known: Mapping[str, SinkTable], effect: Effect, fold: Fold
+    ) -> list[SinkTable]:
         """Bring tables to the end of a batch, and tell how they are. One whose rows do not fit is stopped, and the others go
         on."""
         if content.renames:
             return self._rename_tables(batch, content, known, effect)
-        found = []
-        for name, changes in sorted(content.tables.items()):
-            judged = judge_table(known.get(name), changes, batch)
-            try:
-                found.append(self._write_table(batch, changes, judged, effect))
-            except MisfitError as misfit:
-                found.append(self._write_behind(batch, changes, (judged[0], misfit), effect))
-        return found
+        tables = sorted(content.tables.items())
+        return finish_tables([self._bring(batch, one, known.get(name), effect) for name, one in tables], fold)
 
-    def _write_behind(
-        self, batch: SinkBatch, changes: TableChanges, failed: tuple[SinkTable, MisfitError], effect: Effect
-    ) -> SinkTable:
-        """A table with rows that do not fit: it is stopped, unless a reading that begins behind them makes it anew."""
-        state, misfit = failed
-        stopped = replace(state, state=STOPPED, seq=batch.first, why=f"{changes.name}: {misfit}", begun=0)
+    def _bring(self, batch: SinkBatch, changes: TableChanges, known: SinkTable | None, effect: Effect) -> Step:
+        """Bring one table to the end of a batch. Where its rows do not fit, it is stopped, unless a reading that begins
+        behind them makes it anew."""
+        judged = judge_table(known, changes, batch)
+        try:
+            return (yield from self._write_table(batch, changes, judged, effect))
+        except MisfitError as misfit:
+            stopped = replace(judged[0], state=STOPPED, seq=batch.first, why=f"{changes.name}: {misfit}", begun=0)
         judged = judge_table(stopped, changes, batch)
         if judged[0].state == STOPPED:
             return stopped
         try:
-            return self._write_table(batch, changes, judged, effect)
+            return (yield from self._write_table(batch, changes, judged, effect))
         except MisfitError as again:
             return replace(stopped, why=f"{changes.name}: {again}")
 
@@ -148,16 +147,15 @@ class DeltaTables:
 
     def _write_table(
         self, batch: SinkBatch, changes: TableChanges, judged: tuple[SinkTable, Window], effect: Effect
-    ) -> SinkTable:
+    ) -> Step:
         state, window = judged
-        stretches = [(run.shape, *cut_run(run, window)) for run in changes.runs]
-        stretches = [one for one in stretches if len(one[2])]
-        if state.state == STOPPED and not stretches and not window.clear:
+        runs = window.choose_runs(changes.runs)
+        if state.state == STOPPED and not runs and not window.clear:
             return state
         key = state.key
-        if stretches:
-            keys = {key_of(shape) for shape, _, _ in stretches}
-            key = key_of(stretches[-1][0])
+        if runs:
+            keys = {key_of(run.shape) for run in runs}
+            key = key_of(runs[-1].shape)
             if len(keys) > 1 or (state.key and key != state.key):
                 was = state.key or next(iter(keys - {key}))
                 raise MisfitError(f"its key was {', '.join(was)} and is {', '.join(key)} now")
@@ -169,9 +167,9 @@ class DeltaTables:
                 return replace(state, key=key)
             is_empty = table is None or window.anew or table.count() == 0
             types = {} if is_empty else self._types_of(table)
-            for shape, _, _ in stretches:
-                types = unite_types(types, shape)
-            folded = fold_rows(stretches, key, types)
+            for run in runs:
+                types = unite_types(types, run.shape)
+            folded = yield Ask(runs, window, key, types)
             is_emptied = table is not None and window.anew
             if not (folded.kept or is_emptied or (not is_empty and (folded.gone or window.clear))):
                 return replace(state, key=key)

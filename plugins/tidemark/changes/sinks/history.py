@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemark.changes.sinks.batches import Run, TableChanges
+from tidemark.changes.sinks.batches import AnyRun, Run, TableChanges
 from tidemark.changes.store.model import Op, Shape
 from tidemark.errors import limits_named
 from tidemark.ledger.delivery import SinkBatch
 from tidemark.stores.agent import durable
 
+Encode = Callable[[Sequence[AnyRun]], Iterator[bytes | Path]]
+"""The Parquet file of each run, in their order: its bytes, or where it is, durable and on the same disk."""
 ROW_GROUP = 65_536
 _LETTERS = {int(op): chr(op) for op in Op}
 FIELDS = (
@@ -53,21 +55,28 @@ class HistoryFiles:
             first = begin if begin >= oldest else max(end for _, end in within)
         return first
 
-    def write(self, batch: SinkBatch, tables: Mapping[str, TableChanges], effect: Callable[[str], None]) -> None:
+    def write(
+        self, batch: SinkBatch, tables: Mapping[str, TableChanges], effect: Callable[[str], None], encode: Encode
+    ) -> None:
         """Write the files of a batch, each whole and durable under its name."""
-        written: set[Path] = set()
+        written: list[Path] = []
+        runs: list[AnyRun] = []
         for name, table in sorted(tables.items()):
-            folder = self.root / self._folder_of(name)
             for number, run in enumerate(table.runs):
                 suffix = f"-{number}" if number else ""
-                place = folder / f"{self.sink}-{batch.first:012}-{batch.end - 1:012}{suffix}.parquet"
-                effect(f"before {place.name} of {name}")
-                with limits_named(place):
-                    durable.make_folder(os.fsencode(folder))
-                    durable.publish(os.fsencode(place), [encode_run(run)])
-                # CRASH WINDOW: the file is there and no point says so: the batch is written again, with the same bytes.
-                effect(f"after {place.name} of {name}")
-                written.add(place)
+                base = f"{self.sink}-{batch.first:012}-{batch.end - 1:012}{suffix}.parquet"
+                written.append(self.root / self._folder_of(name) / base)
+                runs.append(run)
+        for place, made in zip(written, encode(runs), strict=True):
+            effect(f"before {place.relative_to(self.root)}")
+            with limits_named(place):
+                durable.make_folder(os.fsencode(place.parent))
+                if isinstance(made, Path):
+                    durable.rename_durably(os.fsencode(made), os.fsencode(place))
+                else:
+                    durable.publish(os.fsencode(place), [made])
+            # CRASH WINDOW: the file is there and no point says so: the batch is written again, with the same bytes.
+            effect(f"after {place.relative_to(self.root)}")
         for folder, files in self._list_files().items():
             former = [
                 place

@@ -16,7 +16,7 @@ from tidemark.progress import format_count
 
 if TYPE_CHECKING:
     from tidemark.changes.delivery.tasks import Change
-    from tidemark.changes.sinks.verify import TableVerified
+    from tidemark.changes.sinks.verify.verify import TableVerified
 
 Add = Callable[[str, str, str], argparse.ArgumentParser]
 
@@ -60,7 +60,7 @@ def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_verify_sink(call: Call) -> Answer:
     from tidemark.changes.sinks.deliver import find_sink
-    from tidemark.changes.sinks.verify import verify_sink
+    from tidemark.changes.sinks.verify.verify import verify_sink
     from tidemark.changes.trust.gaps import OPEN, read_gaps
 
     asked = call.arguments

@@ -19,11 +19,14 @@ def check_source(settings: SourceSettings, clock: Clock) -> Sequence[Check]:
 
 
 def check_sink(settings: SinkSettings) -> Sequence[Check]:
-    """What is wrong with a sink's folder, and whether the package is there that writes it."""
+    """What is wrong with a sink's folder, and whether the packages are there that it needs."""
     found = look_at_folder(Path(settings.target.removeprefix("file://")), "target")
     name = f"sink {settings.name}"
     checks = [Check(f"{name}: target", found.ok, found.detail, found.hint, found.kind)]
-    package = "deltalake" if settings.kind == "delta" else "pyarrow"
-    absent = None if find_spec(package) else describe_absent(ModuleNotFoundError(name=package))
-    told = f"{name}: {package}"
-    return [*checks, fail_check(told, absent) if absent is not None else pass_check(told, "installed")]
+    packages = ["deltalake" if settings.kind == "delta" else "pyarrow"]
+    packages += ["pyspark"] if settings.engine == "spark" else []
+    for package in packages:
+        absent = None if find_spec(package) else describe_absent(ModuleNotFoundError(name=package))
+        told = f"{name}: {package}"
+        checks.append(fail_check(told, absent) if absent is not None else pass_check(told, "installed"))
+    return checks

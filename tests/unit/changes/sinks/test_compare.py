@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidemark.changes.sinks.compare import CHANGED, MISSING, UNKNOWN, Compared, Difference, compare_rows
+from tidemark.changes.sinks.verify.compare import CHANGED, MISSING, UNKNOWN, Compared, Difference, compare_rows
 from tidemark.errors import CorruptionError
 
 SCHEMA = pa.schema([("place", pa.string()), ("n", pa.int64()), ("paid", pa.decimal128(12, 3)), ("photo", pa.binary())])

@@ -33,11 +33,11 @@ from tidemark.changes.connection.login import open_server
 from tidemark.changes.connection.model import FilePosition
 from tidemark.changes.delivery import points
 from tidemark.changes.delivery.export import choose_tables
-from tidemark.changes.sinks.compare import Compared, Key, compare_rows
 from tidemark.changes.sinks.deliver import CATALOG, DELTA, HISTORY, Request, Sink, deliver_sink
 from tidemark.changes.sinks.fold import MisfitError, cast_columns, cast_rows, key_of, unite_types
-from tidemark.changes.sinks.held import count_held, keep_with_points, read_held, types_held
 from tidemark.changes.sinks.points import choose_layout
+from tidemark.changes.sinks.verify.compare import Compared, Key, compare_rows
+from tidemark.changes.sinks.verify.held import count_held, keep_with_points, read_held, types_held
 from tidemark.changes.sources.source import Request as Capture
 from tidemark.changes.sources.source import ask_bootstrap, capture_source, find_end, login_of, wants_of
 from tidemark.changes.store.model import Shape
