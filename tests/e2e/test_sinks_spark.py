@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.commanded import Said, run_here
@@ -124,7 +124,7 @@ class Lakes:
         assert len(here["orders"]) > 500 and len(here["ticks"]) > 300 and len(here) > 6
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 def test_both_engines_make_the_same_and_it_is_as_at_the_source(tmp_path: Path, server: MariaDb) -> None:
     lakes = Lakes(tmp_path, server)
     for engine in ("spark", "pool", "spark"):
@@ -141,28 +141,34 @@ def test_both_engines_make_the_same_and_it_is_as_at_the_source(tmp_path: Path, s
             assert said.json["checked"] > 300
 
 
-@pytest.mark.timeout(900)
+def wait_for_middle(command: Forked, staging: Path, victim: str) -> None:
+    """Wait until a task is at work, or has left rows; or all is done."""
+
+    def is_there() -> bool:
+        rows = [path for path in staging.rglob("*") if path.is_file()]
+        at_work = descendants_named(command.pid, victim) if victim.endswith("worker") else rows
+        return bool(at_work) or command.poll() is not None
+
+    assert soon(is_there, 300)
+
+
+@pytest.mark.timeout(1500)
 def test_drivers_executors_and_commands_that_are_killed(tmp_path: Path, server: MariaDb) -> None:
     """The command is asked for again, as Airflow does. It ends the batch that was begun, and nothing is there twice."""
     lakes = Lakes(tmp_path, server)
     lakes.change()
     lakes.deliver("here")
     close_sessions()
-    for number, sink in enumerate(KINDS):
+    for victim, sink in zip(("spark_jobs", "tidemark.engines.worker", ""), KINDS, strict=True):
         command = lakes.start(sink)
-        staging = lakes.folder / "there" / sink / STAGING
-        assert soon(lambda: any(staging.rglob("*")) or command.poll() is not None, 120)  # noqa: B023 (it is asked at once)
-        victim = ("spark_jobs", "tidemark.engines.worker", "")[number]
-        if victim:
-            assert soon(lambda: descendants_named(command.pid, victim) or command.poll() is not None, 120)  # noqa: B023
-            for one in descendants_named(command.pid, victim):
+        wait_for_middle(command, lakes.folder / "there" / sink / STAGING, victim)
+        for one in descendants_named(command.pid, victim) if victim else ():
+            with suppress(psutil.NoSuchProcess):
                 one.kill()
-            command.communicate(timeout=240)
-            assert command.returncode in (0, RetryableError.kind)
-        else:
-            time.sleep(0.5)
-            command.send_signal(signal.SIGKILL)
-            command.communicate(timeout=240)
+        if not victim:
+            command.kill()
+        command.communicate(timeout=300)
+        assert command.returncode in (0, RetryableError.kind, -signal.SIGKILL)
     lakes.deliver("there")
     lakes.assert_equal()
     assert not list((lakes.folder / "there").rglob(STAGING))

@@ -302,7 +302,7 @@ class AirflowSettings:
 
 @dataclass(frozen=True)
 class SparkSettings:
-    """What checks and merges files."""
+    """What checks and merges files. Sinks may use it, too."""
 
     master: str = setting(
         "local[*]", parse_spark_master, "where Spark runs: on this machine, or spark://host:7077, yarn, k8s://…"

@@ -27,6 +27,7 @@ from tidemark.changes.sinks.fold import Folded, MisfitError, Types, fold_rows
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Rows, Shape
 from tidemark.changes.store.read import Reader
+from tidemark.errors import RetryableError
 from tidemark.ledger.delivery import PARTIAL, STOPPED, WHOLE, SinkBatch, SinkTable
 
 Wants = Callable[[str, str], bool]
@@ -167,8 +168,9 @@ def read_notes(
     """What stands in the transactions `bounds[0]` to before `bounds[1]`. Who asks for the next note has the rows of the
     former one in `runs`, by table. `most`: bytes of a run.
 
-    BinlogGapError: retention took it.
+    BinlogGapError: retention took it. RetryableError: the store does not show all of them.
     """
+    behind = bounds[0]
     for piece in _read_pieces(disk, wants, bounds):
         seq, transaction = piece.seq, piece.transaction
         items: list[str | Ddl | Mark] = []
@@ -186,8 +188,16 @@ def read_notes(
                 if not of_table or not of_table[-1].has_room(record, most):
                     of_table.append(Run(record.shape))
                 of_table[-1].add(seq, transaction.info, transaction.gtid, record)
-        if piece.ends and seq + 1 == bounds[1]:
+        if piece.ends:
+            behind = seq + 1
+        if behind == bounds[1]:
             return
+    if behind < bounds[1]:  # or its rows would be left out, and nobody would know
+        raise RetryableError(
+            f"the store {disk.root} shows no seq:{behind} here, and had it: a capture takes it over, or it is another one",
+            hint='run it again; executors have to see the store under the same path, or set engine = "pool" for the sink',
+            subject=str(disk.root),
+        )
 
 
 def read_content(

@@ -10,9 +10,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -122,6 +122,13 @@ class TaskEngine:
         for place in self._staging.iterdir():
             place.unlink(missing_ok=True)
 
+    def close(self) -> None:
+        """Remove what this run staged; another one may have the lease by now, and staged, too."""
+        if "_staging" in vars(self):
+            shutil.rmtree(self._staging, ignore_errors=True)
+            with suppress(OSError):  # another run's files are in it
+                self._staging.parent.rmdir()
+
     @cached_property
     def _staging(self) -> Path:
         """A folder of this run alone: a task of a run that was killed may still be at work."""
@@ -172,9 +179,6 @@ def open_engine(
             hint='set engine = "pool" for the sink',
             subject=f"sinks.{settings.name}.engine",
         )
-    try:
-        yield TaskEngine(
-            disk, settings.tables, root, lambda: wanted or choose_engine(replace(spark, engine=SPARK), SPARK, 0)
-        )
-    finally:
-        shutil.rmtree(root / STAGING, ignore_errors=True)
+    choose = partial(choose_engine, replace(spark, engine=SPARK), wanted or SPARK, 0)
+    with closing(TaskEngine(disk, settings.tables, root, choose)) as engine:
+        yield engine

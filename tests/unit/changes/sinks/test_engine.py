@@ -17,7 +17,7 @@ from tests.sink_worlds import ORDERS, InlineEngine, Model, SinkWorld, deleted, i
 from tidemark.changes.bootstrap.state import BEGIN, END
 from tidemark.changes.capture.run import GAP
 from tidemark.changes.capture.transactions import UNPROVED
-from tidemark.changes.sinks.batches import Limits
+from tidemark.changes.sinks.batches import Limits, read_content
 from tidemark.changes.sinks.deliver import DELTA, HISTORY, Delivered, Request, read_sink_table
 from tidemark.changes.sinks.engine import STAGING, HereEngine, divide_batch, open_engine
 from tidemark.changes.store.model import Column, Ddl, Kind, Mark, Record, Row, Rows, Shape
@@ -192,13 +192,21 @@ class ElsewhereEngine(InlineEngine):
                 Path(task.place).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize(("what", "told"), [("store", "has no seq:1"), ("staging", "a task wrote it elsewhere")])
+@pytest.mark.parametrize(("what", "told"), [("store", "shows no seq:1 here"), ("staging", "a task wrote it elsewhere")])
 def test_executors_that_see_other_folders_are_named_and_nothing_is_left_out(tmp_path: Path, what: str, told: str) -> None:
     world = make_world(tmp_path, DELTA)
-    with pytest.raises(PermanentError, match=told) as caught:
+    with pytest.raises((PermanentError, RetryableError), match=told) as caught:
         world.deliver(Request(engine=ElsewhereEngine(what)))
     assert 'engine = "pool"' in caught.value.hint
     assert world.run("show", "orders").json["tasks"][0]["points"][0]["point"] == "seq:1"
+
+
+def test_a_store_that_shows_less_than_a_batch_has_leaves_no_row_out(tmp_path: Path) -> None:
+    """As where a capture takes it over, or an older copy is there: the batch is as it was recorded, or it is not written."""
+    world = SinkWorld(tmp_path, HISTORY)
+    world.append([inserted(1, "a", "1.00")], [inserted(2, "b", "1.00")])
+    with pytest.raises(RetryableError, match=r"shows no seq:3 here"):
+        read_content(world.disk, lambda _database, _table: True, SinkBatch(1, 1, 4, 0))
 
 
 def test_a_batch_is_cut_where_transactions_begin(tmp_path: Path) -> None:
