@@ -15,6 +15,7 @@ from tests.delivery_worlds import LIMITS, NOTES, ORDERS, START, make_transaction
 from tests.reader_worlds import TOKEN, RunningReader, flip_blocks, join
 from tests.spark_frames import LAST, Stream, make_source, read_frame, read_parts
 from tidemark.changes.delivery.http.client import fetched, spans
+from tidemark.changes.delivery.http.client.readers import Reader
 from tidemark.changes.delivery.http.client.spans import Turns
 from tidemark.changes.delivery.http.sessions import Sessions
 from tidemark.changes.spark import places as of_spark
@@ -32,6 +33,7 @@ from tidemark.errors import (
     UnreachableError,
     UsageError,
 )
+from tidemark.ledger.delivery import StoragePoint
 
 Options = dict[str, object]
 
@@ -183,6 +185,34 @@ def test_commit_moves_the_point_of_the_task_and_nothing_else(reader: RunningRead
     reader.start()
     stream.reader.commit(json.loads(stream.offset))
     assert reader.points()[0].seq == json.loads(stream.offset)["seq"]
+
+
+def test_a_point_that_was_moved_at_one_reader_is_moved_at_all_by_the_next(
+    reader: RunningReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = copy_of(reader, "copy")
+    copy.start()
+    stream = Stream(**served(reader, copy), rowsPerBatch=40)
+    stream.read_batch()
+    done = json.loads(stream.offset)
+    move, moved = spans.SpanReaders._move_at, []
+
+    def die_after_one(self: spans.SpanReaders, one: Reader, point: StoragePoint) -> None:
+        if moved:
+            raise KeyboardInterrupt
+        moved.append(one.url)
+        move(self, one, point)
+
+    monkeypatch.setattr(spans.SpanReaders, "_move_at", die_after_one)
+    with pytest.raises(KeyboardInterrupt):
+        stream.reader.commit(done)
+    assert sorted(one.points()[0].seq for one in (reader, copy)) == [1, done["seq"]]
+    monkeypatch.setattr(spans.SpanReaders, "_move_at", move)
+    again = Stream(json.dumps(done), **served(reader, copy), rowsPerBatch=40)
+    again.read_batch()
+    again.reader.commit(json.loads(again.offset))
+    assert [one.points()[0].seq for one in (reader, copy)] == [json.loads(again.offset)["seq"]] * 2
+    copy.close()
 
 
 def test_a_frame_begins_no_task(reader: RunningReader) -> None:
