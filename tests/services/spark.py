@@ -35,6 +35,7 @@ def session(folder: Path, master: str = "local[2]") -> Iterator[Any]:
     events = folder / "events"
     events.mkdir(exist_ok=True)
     builder = builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", events.as_uri())
+    builder = builder.config("spark.eventLog.compress", "false")  # a test looks into it
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.local.dir", str(folder)).config("spark.sql.warehouse.dir", str(folder / "warehouse"))
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", "false")
