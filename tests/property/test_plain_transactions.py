@@ -77,7 +77,7 @@ def give(found: Iterable[RawEvent | Block]) -> Iterator[RawEvent | Block]:
     raise ConnectionError("the line broke")
 
 
-def seen(found: Iterable[RawEvent | Block], *, ahead: bool, runs: bool = False) -> list[Any]:
+def seen(found: Iterable[RawEvent | Block], *, ahead: bool, runs: bool = False, waits: bool = True) -> list[Any]:
     """Everything that is known of each transaction, and how it ended."""
     told: list[Any] = []
 
@@ -89,7 +89,7 @@ def seen(found: Iterable[RawEvent | Block], *, ahead: bool, runs: bool = False) 
             told.append(cut.message)
 
     try:
-        transactions = Transactions(give(found), RULES, ahead=ahead)
+        transactions = Transactions(give(found), RULES, ahead=ahead, waits=waits)
         transactions.gives_runs = runs
         for group in transactions.read():
             if isinstance(group, Run):
@@ -104,11 +104,13 @@ def seen(found: Iterable[RawEvent | Block], *, ahead: bool, runs: bool = False) 
     return told
 
 
-def stored(found: list[RawEvent | Block], folder: Path, limits: Limits, until: Target | None = None) -> list[Any]:
+def stored(
+    found: list[RawEvent | Block], folder: Path, limits: Limits, until: Target | None = None, *, follow: bool = False
+) -> list[Any]:
     """What a store has of the events before `until`, and how the capture ended."""
     disk = Disk(folder)
     told: list[Any] = []
-    job = Job(disk, 1, RULES, lambda _: (Dumped(found), False), until, limits=limits)
+    job = Job(disk, 1, RULES, lambda _: (Dumped(found), False), until, follow=follow, limits=limits)
     with open_writer(job) as writer:
         try:
             capture_into(job, writer)
@@ -160,6 +162,7 @@ def assert_alike(raws: list[RawEvent], dice: random.Random) -> list[Any]:
     assert seen(raws, ahead=True) == plain
     assert seen(in_blocks(raws, dice), ahead=True) == plain
     assert seen(in_blocks(raws, dice), ahead=True, runs=True) == plain
+    assert seen(in_blocks(raws, dice), ahead=True, runs=True, waits=False) == plain
     return plain
 
 
@@ -198,10 +201,37 @@ def test_a_store_has_the_same_of_runs_as_of_transactions_one_by_one(name: str, t
         plain = stored([*raws], tmp_path / "plain", Limits(group_seconds=1e9))
     for number, limits in enumerate((Limits(), Limits(block_bytes=5000), Limits(group_seconds=0))):
         assert stored([*in_blocks(raws, dice)], tmp_path / str(number), limits) == plain
+        assert stored([*in_blocks(raws, dice)], tmp_path / f"followed-{number}", limits, follow=True) == plain
     if name == "made" and kernels() is not None:
         with mock.patch.object(Writer, "append_run", autospec=True, side_effect=Writer.append_run) as appended:
             assert len(stored([*in_blocks(raws, dice)], tmp_path / "counted", Limits())) == 301
-        assert sum(len(call.args[1]) for call in appended.call_args_list) > 100
+            once = sum(len(call.args[1]) for call in appended.call_args_list)
+            assert len(stored([*in_blocks(raws, dice)], tmp_path / "counted-too", Limits(), follow=True)) == 301
+        assert once > 100 and sum(len(call.args[1]) for call in appended.call_args_list) - once > 50
+
+
+def test_who_follows_has_all_that_came_before_more_is_waited_for() -> None:
+    dice = random.Random(8)
+    raws = split(make_log(400, dice))
+    ends = [number + 1 for number, raw in enumerate(raws) if raw.data[4] == E.XID]
+    told: list[Group] = []
+
+    def give_and_ask() -> Iterator[RawEvent | Block]:
+        given = 0
+        for found in in_blocks(raws, dice):
+            assert len(told) == sum(end <= given for end in ends)
+            yield found
+            given += len(found.begins) if isinstance(found, Block) else 1
+
+    transactions = Transactions(give_and_ask(), RULES, ahead=True, waits=False)
+    transactions.gives_runs = True
+    runs = 0
+    for found in transactions.read():
+        runs += isinstance(found, Run)
+        for group in transactions.read_each(found) if isinstance(found, Run) else [found]:
+            assert [*group.items]
+            told.append(group)
+    assert len(told) == 400 and (runs or kernels() is None)
 
 
 def test_a_capture_ends_before_its_border_within_a_run(tmp_path: Path) -> None:

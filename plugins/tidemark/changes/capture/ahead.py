@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from tidemark.changes.connection.model import Dump, RawEvent
+from tidemark.changes.connection.model import Block, RawEvent
 
 MOST_AHEAD = 16
 QUIET_SECONDS = 0.05
 
 
-def read_ahead(dump: Dump, on_quiet: Callable[[], object]) -> Iterator[RawEvent]:
+def read_ahead(events: Iterable[RawEvent | Block], on_quiet: Callable[[], object]) -> Iterator[RawEvent | Block]:
     """The events of a dump. `on_quiet` is called in the caller's thread, once for each quiet moment. Closing the dump ends
     the thread."""
-    waiting: queue.Queue[RawEvent | BaseException | None] = queue.Queue(MOST_AHEAD)
+    waiting: queue.Queue[RawEvent | Block | BaseException | None] = queue.Queue(MOST_AHEAD)
     given_up = threading.Event()
 
-    def put(found: RawEvent | BaseException | None) -> bool:
+    def put(found: RawEvent | Block | BaseException | None) -> bool:
         while not given_up.is_set():
             try:
                 waiting.put(found, timeout=1)
@@ -29,7 +29,7 @@ def read_ahead(dump: Dump, on_quiet: Callable[[], object]) -> Iterator[RawEvent]
 
     def read() -> None:
         try:
-            for event in dump.events():
+            for event in events:
                 if not put(event):
                     return
             put(None)

@@ -35,10 +35,14 @@ _MARIA, _ANONYMOUS = int(EventType.MARIA_GTID), int(EventType.ANONYMOUS_GTID)
 
 
 class Feed:
-    """Events of logs, of which those that come next can be seen together before they are taken."""
+    """Events of logs, of which those that come next can be seen together before they are taken.
 
-    def __init__(self, found: Iterable[RawEvent | Block]) -> None:
+    `waits`: others are waited for to be seen with them. Else only those of a block are seen, once the first of it is taken.
+    """
+
+    def __init__(self, found: Iterable[RawEvent | Block], *, waits: bool = True) -> None:
         self._found = iter(found)
+        self._waits = waits
         self._block: Block | None = None
         self._first = 0  # the event of the block that is next
         self._events: Iterator[RawEvent] | None = None  # those from there on, where they are taken one by one
@@ -63,12 +67,17 @@ class Feed:
                 return found
             self._begin_block(found)
 
+    @property
+    def can_look(self) -> bool:
+        """Whether it may pay to look ahead."""
+        return self._waits or (self._block is not None and self._first < len(self._block.begins))
+
     def look_ahead(self) -> tuple[Block, int] | None:
         """Events that stand together, and which of them is next; None where the next ones do not."""
         if self._block is not None and self._first < len(self._block.begins):
             return self._block, self._first
         self._block = None
-        found = self._gather()
+        found = self._gather() if self._waits else None
         if found is None:
             return None
         self._begin_block(found)
@@ -79,7 +88,7 @@ class Feed:
         block, first = self._block, self._first
         if block is None or first == len(block.begins) or block.ends[-1] - block.begins[first] >= _MOST_BYTES:
             return False
-        more = self._gather()
+        more = self._gather() if self._waits else None
         if more is None:
             return False
         if (more.file, more.position) != (block.file, block.end):

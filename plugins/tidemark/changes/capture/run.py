@@ -259,10 +259,9 @@ class _Capture:
         try:
             mirror = self.job.mirror
             found: Iterable[RawEvent | Block]
+            found = dump.events() if mirror is not None else dump.blocks()
             if self.job.follow:
-                found = read_ahead(dump, self._rest)
-            else:
-                found = dump.events() if mirror is not None else dump.blocks()
+                found = read_ahead(found, self._rest)
             events = self._note_places(found, is_whole=comes_again or end is None or is_log_head(end.position))
             try:
                 first = next(events, None)
@@ -283,7 +282,7 @@ class _Capture:
             if rules.catalog is not None:
                 rules.catalog.begin(self.change_id, self.writer.state.info.order[:3])
             gtids = parse_gtids(self.writer.gtids)
-            transactions = Transactions(events, rules, gtids, offset, ahead=not self.job.follow)
+            transactions = Transactions(events, rules, gtids, offset, ahead=True, waits=not self.job.follow)
             found_groups = transactions.read()
             if not comes_again and (end is None or not is_log_head(end.position)):
                 transactions.lost += self._read_lost()

@@ -92,7 +92,7 @@ class Rules:
 class Transactions:
     """The transactions of a stream of events. `gtids` is the set before the first one; None: the log says it.
 
-    `ahead`: some events may be waited for before the first of them is decoded, which is faster.
+    `ahead`: those that come together may be read together, which is faster; `waits`: others may be waited for.
     """
 
     def __init__(
@@ -103,8 +103,9 @@ class Transactions:
         gtid_offset: int = 0,
         *,
         ahead: bool = False,
+        waits: bool = True,
     ) -> None:
-        self._feed = Feed(events)
+        self._feed = Feed(events, waits=waits)
         self._decoder = EventDecoder()
         self._events = self._decode()
         self._rules = rules
@@ -131,7 +132,7 @@ class Transactions:
     def read(self) -> Iterator[Group | Run]:
         """The transactions, and runs of those that are plain once `gives_runs` is set."""
         while True:
-            if self._ahead:
+            if self._ahead and self._feed.can_look:
                 yield from self._read_plain()
             found = self._next()
             if found is None:
@@ -165,7 +166,7 @@ class Transactions:
 
     def _read_plain(self) -> Iterator[Group | Run]:
         """The transactions that come next, as long as they are plain. What is not is asked for ever more seldom."""
-        while self._is_between and not self._put_back and not self.lost:
+        while self._is_between and self._feed.can_look and not self._put_back and not self.lost:
             if self._patience:
                 self._patience -= 1
                 return

@@ -170,7 +170,8 @@ class _ServerDump:
         return (found for found in self._read_all() if isinstance(found, RawEvent))
 
     def blocks(self) -> Iterator[RawEvent | Block]:
-        return self.events() if self._follow else self._read_all(self._stream.read_events)
+        soon = 0 if self._follow else packets.SOON  # who follows gets at once what is there
+        return self._read_all(lambda at: self._stream.read_events(at, soon))
 
     def _read_all(self, read_many: ReadMany | None = None) -> Iterator[RawEvent | Block]:
         start = self._start if isinstance(self._start, FilePosition) else None

@@ -35,7 +35,8 @@ _FULL = (1 << 24) - 1
 _PIECE = 1 << 18
 _WORTH, _GATHERED = 1 << 16, 1 << 20
 """Bytes of events from which on it pays to look at them together, and those that are taken together."""
-_SOON = 2  # milliseconds
+SOON = 2
+"""Milliseconds that more events are waited for, where nobody follows."""
 _LARGEST_PIECE = 1 << 22
 
 _TO_THE_END = 0x01
@@ -74,11 +75,12 @@ class PacketStream:
             if size < _FULL:
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def read_events(self, at: int) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]] | None:
+    def read_events(self, at: int, soon: int) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]] | None:
         """Events that have come, the first of which stands at byte `at` of its log, and where they begin and end in these
-        bytes. None where that does not pay, or the next packet is none of a plain event: read it."""
+        bytes. None where that does not pay, or the next packet is none of a plain event: read it. `soon`: milliseconds that
+        more of them are waited for."""
         if len(self._block) - self._at < _WORTH and not self._is_dry:
-            self._gather()
+            self._gather(soon)
             self._is_dry = len(self._block) - self._at < _WORTH
         if self._is_dry:
             return None
@@ -96,12 +98,12 @@ class PacketStream:
         self._number = (self._number + len(begins)) & 0xFF
         return data, begins, ends
 
-    def _gather(self) -> None:
-        """Take what has come, and what comes at once. Errors are left for `read_packet`."""
+    def _gather(self, soon: int) -> None:
+        """Take what has come, and what comes soon. Errors are left for `read_packet`."""
         pieces = [self._block[self._at :]]
         have = len(pieces[0])
         with suppress(OSError):
-            while have < _GATHERED and self._has_come():
+            while have < _GATHERED and self._has_come(soon):
                 piece = self._sock.recv(_GATHERED - have)
                 if not piece:
                     break
@@ -109,13 +111,13 @@ class PacketStream:
                 have += len(piece)
         self._block, self._at = b"".join(pieces), 0
 
-    def _has_come(self) -> bool:
+    def _has_come(self, soon: int) -> bool:
         """Whether bytes are there, or come soon."""
         if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
             return True
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
-        return bool(poll.poll(_SOON))
+        return bool(poll.poll(soon))
 
     def close(self) -> None:
         self._sock.close()
