@@ -63,7 +63,7 @@ def consume():
         for batch in stream:
             point = json.loads(batch.point)
             shard = f"{point['generation']} {point['versionTs']} {batch.shard}"
-            lines = [f"{shard} {row['seq']} {row['i']}\\n" for row in batch.to_pylist()]
+            lines = [f"\\n{shard} {row['seq']} {row['i']} ." for row in batch.to_pylist()]
             os.write(heard, "".join(lines).encode())
             batch.done()
 
@@ -119,10 +119,10 @@ class World:
         self.consumers.append((task, subprocess.Popen([sys.executable, "-c", PROGRAM, *words], env=environment)))
 
     def heard(self, task: str) -> list[Heard]:
-        """In the order of time."""
+        """In the order of time. A line that is being written, or whose writer was killed, is none."""
         file = self.config.parent / f"{task}.heard"
         lines = file.read_text().splitlines() if file.exists() else []
-        numbers = (tuple(map(int, line.split())) for line in lines)
+        numbers = (tuple(map(int, line.split()[:-1])) for line in lines if line.endswith("."))
         return [((generation, version, shard), (seq, row)) for generation, version, shard, seq, row in numbers]
 
     def serve(self) -> None:

@@ -56,8 +56,8 @@ class Consumers:
         process.wait()
 
     def rows(self) -> list[tuple[int, tuple[int, int]]]:
-        """(shard, (transaction, row)) as they were given, in the order of time."""
-        lines = self.heard.read_text().splitlines()
+        """(shard, (transaction, row)) as they were given, in the order of time. A line that is being written is none."""
+        lines = self.heard.read_text().split("\n")[:-1]
         return [(shard, (seq, row)) for shard, seq, row in (map(int, line.split()) for line in lines)]
 
 
