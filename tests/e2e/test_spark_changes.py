@@ -197,7 +197,7 @@ class Program:
 
 def test_a_killed_driver_goes_on_from_its_checkpoint(config: Path) -> None:
     choice, last = Random(SEED), LAST
-    for _ in range(3):
+    for _ in range(2):
         program = Program(config, "local[2]", 0.4)
         before, wanted = program.batches(), choice.randrange(1, 4)
         try:
@@ -213,7 +213,7 @@ def test_a_killed_driver_goes_on_from_its_checkpoint(config: Path) -> None:
     assert program.rows() == sorted(expected_changes(1, last))
 
 
-@pytest.fixture(params=["folder", "server"])
+@pytest.fixture(params=["server", pytest.param("folder", marks=pytest.mark.soak)])
 def place(request: pytest.FixtureRequest, config: Path) -> Iterator[dict[str, str]]:
     """The store under its path, or by a server of it, whose token each machine reads from a file."""
     if request.param == "folder":
