@@ -110,11 +110,7 @@ class TaskEngine:
         return map(Path, self._run(tasks))
 
     def fold(self, asks: Sequence[Ask]) -> Iterator[Folded | MisfitError]:
-        tasks = [
-            FoldTask(runs, ask.window, ask.key, ask.types, self._next_place())
-            for ask in asks
-            if (runs := [run for run in ask.runs if isinstance(run, StagedRun)])
-        ]
+        tasks = [FoldTask(ask, self._next_place()) for ask in asks if ask.runs]
         answers = iter(self._run(tasks))
         return (next(answers).load() if ask.runs else fold_runs(ask) for ask in asks)
 

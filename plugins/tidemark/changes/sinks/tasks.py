@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.changes.delivery.export import choose_tables
-from tidemark.changes.sinks.batches import Ask, Noted, Numbers, Run, Window, fold_runs, read_notes
-from tidemark.changes.sinks.fold import Folded, MisfitError, Types
+from tidemark.changes.sinks.batches import Ask, Noted, Numbers, Run, fold_runs, read_notes
+from tidemark.changes.sinks.fold import Folded, MisfitError
 from tidemark.changes.sinks.history import encode_run
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Shape
@@ -71,8 +71,8 @@ class StagedRun:
             run.parts.append((whole, 0, whole.num_rows))
             run.size += part.size
             told = pa.ipc.open_stream(stamps).read_next_batch()
-            for values, column in zip((run.counts, run.numbers, run.times, run.gtids), told.columns, strict=True):
-                values.extend(column.to_pylist())  # type: ignore[attr-defined]
+            for values, column in zip(_list_stamps(run), told.columns, strict=True):
+                values.extend(column.to_pylist())
         return run
 
 
@@ -113,17 +113,14 @@ class EncodeTask:
 
 @dataclass(frozen=True)
 class FoldTask:
-    """Answer an ask; its rows go to `place`."""
+    """Answer an ask, whose runs are staged; its rows go to `place`."""
 
-    runs: Sequence[StagedRun]
-    window: Window
-    key: tuple[str, ...]
-    types: Types
+    ask: Ask
     place: str
 
     @property
     def subject(self) -> str:
-        return f"the rows of {self.runs[0].shape.database}.{self.runs[0].shape.table}"
+        return f"the rows of {self.ask.runs[0].shape.database}.{self.ask.runs[0].shape.table}"
 
 
 @dataclass(frozen=True)
@@ -148,7 +145,7 @@ def run_sink_task(task: ReadTask | EncodeTask | FoldTask) -> Read | str | Staged
     if isinstance(task, EncodeTask):
         durable.publish(os.fsencode(task.place), [encode_run(task.run.load())])
         return task.place
-    folded = fold_runs(Ask(task.runs, task.window, task.key, task.types))
+    folded = fold_runs(task.ask)
     if isinstance(folded, MisfitError):
         return Staged(task.place, misfit=str(folded))
     durable.publish(os.fsencode(task.place), [_encode_table(folded.rows)])
