@@ -142,4 +142,4 @@ def test_recovery_may_die_too(worlds: Build, wanted: Wanted) -> None:
 @pytest.mark.timeout(14_400)
 @every_change
 def test_recovery_may_die_at_any_pair_of_effects(worlds: Build, wanted: Wanted) -> None:
-    explore_double(worlds(wanted), pairs=1500)
+    explore_double(worlds(wanted), pairs=120)

@@ -232,4 +232,4 @@ def test_nodes_change_in_any_order_and_nothing_is_lost() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(14_400)
 def test_nodes_change_in_any_order_for_long() -> None:
-    run_state_machine_as_test(ClusterMachine, settings=settings(max_examples=500, stateful_step_count=40, phases=QUICK))
+    run_state_machine_as_test(ClusterMachine, settings=settings(max_examples=200, stateful_step_count=40, phases=QUICK))
