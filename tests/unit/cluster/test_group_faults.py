@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import zlib
 from pathlib import Path
@@ -11,13 +12,17 @@ import pytest
 from tests.centre import d1, rows
 from tests.clustered import Clustered, LoadedCentre, everything_is_held, logs_tell_the_catalog
 from tests.small_files import source
+from tidemark.cluster.health.check import check_cluster
+from tidemark.cluster.health.repair import repair_cluster
 from tidemark.cluster.health.watch import Watched, watch_groups
 from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
 from tidemark.cluster.replicas.commit import record_slots
 from tidemark.cluster.replicas.core.segment import MARK_BYTES
 from tidemark.cluster.replicas.members import folder_of
 from tidemark.errors import NoQuorumError, PermanentError, TidemarkError
+from tidemark.ledger.backup import back_up
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
+from tidemark.operations.housekeeping import housekeep
 from tidemark.proof.cluster.replicas import show_replicas
 from tidemark.settings.model import NodeSettings
 from tidemark.tsfiles.names import MARK_FILE
@@ -169,6 +174,39 @@ def test_an_emptied_database_writes_nothing_and_no_cluster_begins_over_the_old_o
     with pytest.raises(TidemarkError):
         init_cluster(centre.app, centre.receiver)
     assert bytes_at_nodes(centre) == before
+
+
+def test_by_a_ledger_that_is_older_than_the_nodes_nothing_is_left_over(centre: LoadedCentre) -> None:
+    """The receiver's mark is from that day too, and nobody loads: who asks what no record names asks the logs first."""
+    copy, mark = centre.folder / "copy.db", (centre.root / MARK_FILE).read_bytes()
+    back_up(centre.app.ledger, copy)
+    centre.land(2)
+    centre.load()
+    newest = centre.folder / "newest.db"
+    back_up(centre.app.ledger, newest)
+    restore(centre, copy)
+    (centre.root / MARK_FILE).write_bytes(mark)
+    centre.reopen()
+    before = bytes_at_nodes(centre)
+    centre.app.clock = lambda: time.time() + 3 * DAY  # what no record names would be old enough to go
+    for act in (housekeep, check_cluster, repair_cluster):
+        with pytest.raises(PermanentError, match=f"group {centre.header} .* is ahead of this ledger") as ahead:
+            act(centre.app, centre.receiver)
+        assert ahead.value.kind == 6 and "ledger rebuild --replace" in (ahead.value.hint or "")
+    assert bytes_at_nodes(centre) == before
+    restore(centre, newest)
+    centre.reopen()
+    housekeep(centre.app, centre.receiver)
+    assert check_cluster(centre.app, centre.receiver).exit_code == 0
+    assert centre.rows() == rows((1, 10), (2, 20))
+
+
+def restore(centre: LoadedCentre, copy: Path) -> None:
+    place = Path(str(centre.app.ledger.engine.url.database))
+    centre.app.ledger.close()
+    for path in place.parent.glob(f"{place.name}-*"):
+        path.unlink()
+    shutil.copy(copy, place)
 
 
 @pytest.mark.parametrize("ahead", [False, True])

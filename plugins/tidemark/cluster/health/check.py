@@ -18,10 +18,11 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App
 from tidemark.cluster.health.problems import MEND, Expected, Found, Problem, Recorded, expected_of, problem_keys, problems_of
-from tidemark.cluster.nodes.cluster import NodeStores, cluster_settings
+from tidemark.cluster.nodes.cluster import NodeStores, cluster_settings, require_cluster
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.replicas.catch_up import as_now
 from tidemark.cluster.replicas.deliver import late_members
+from tidemark.cluster.replicas.promote import require_newest
 from tidemark.cluster.slots.hash_ring import schema_slot
 from tidemark.cluster.slots.table import PartitionTable, decode_table
 from tidemark.errors import DIFFERENCES_FOUND, CorruptionError, NotFoundError, TidemarkError
@@ -83,12 +84,14 @@ class ClusterCheck:
 
 def check_cluster(app: App, receiver: ReceiverSettings, progress: Progress = ignore_progress) -> ClusterCheck:
     """Check everything and change nothing. NotFoundError before `cluster init`. For a damaged table in the ledger, the
-    result names the nodes that have it whole."""
+    result names the nodes that have it whole. PermanentError for a ledger that is older than the nodes."""
     with node_stores(app, receiver) as stores:
         try:
             before = read_recorded(app, receiver)
         except CorruptionError as damage:
             return _report_damaged_table(app, receiver, stores, damage)
+        with require_cluster(app, receiver) as cluster:
+            require_newest(cluster)  # or all that was loaded since would be named as left over
         return check_nodes(app, receiver, stores, before, progress)
 
 

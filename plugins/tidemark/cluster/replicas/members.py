@@ -172,7 +172,7 @@ class MemberLogs:
         return PermanentError(
             f"group {self.header} at node {name} is ahead of this ledger: it was restored from an older copy,"
             " or another installation writes to these nodes",
-            hint="./tidemark ledger rebuild makes a ledger of what the nodes have",
+            hint="./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md)",
             subject=self.header,
         )
 

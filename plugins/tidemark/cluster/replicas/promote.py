@@ -9,23 +9,31 @@ problem of a write that succeeds on a minority of virtual nodes"; docs/decisions
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from sqlalchemy.engine import Connection
 
+from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas.core.election import Forced, Restart, elect_master
 from tidemark.cluster.replicas.core.epochs import Fence, Promotion, Vote, judge_promotion
 from tidemark.cluster.replicas.core.quorum import has_barrier_quorum
 from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Position, Role
 from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.cluster.replicas.log import Tail
-from tidemark.cluster.replicas.members import MemberLogs
+from tidemark.cluster.replicas.members import MemberLogs, read_round
 from tidemark.cluster.replicas.records.operation import barrier_behind, commit_of, is_take_back, taking_back
-from tidemark.errors import NoQuorumError, RetryableError, UnreachableError
+from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, PermanentError, RetryableError, UnreachableError
 from tidemark.ledger import journal
-from tidemark.ledger.cluster.group_logs import GroupLogRow, forget_cover, forget_log_readings, swap_group_log
+from tidemark.ledger.cluster.group_logs import (
+    GroupLogRow,
+    forget_cover,
+    forget_log_readings,
+    read_group_logs,
+    swap_group_log,
+)
 from tidemark.ledger.leases import Lease, assert_held
 
 _TRIES = 3
@@ -93,6 +101,44 @@ def force_master(logs: MemberLogs, row: GroupLogRow, lease: Lease, forced: Force
     if row.master not in voted:
         raise UnreachableError(f"node {row.master} does not answer any more", hint="run it again", subject=row.master)
     return _activate(logs, row, lease, voted[row.master].tail.end, majority=False)[0]
+
+
+def require_newest(cluster: Cluster) -> None:
+    """Raise PermanentError if a group's log goes on with what this ledger does not know: the ledger is older than the nodes.
+    For who removes what the ledger does not name, and appends nothing that would find out.
+
+    Members that do not answer, or whose logs are damaged at their ends, tell nothing. A commit that goes on meanwhile is
+    waited out: a group counts as ahead only if its row stayed.
+    """
+    for left in reversed(range(_TRIES)):
+        before = _read_rows(cluster)
+        try:
+            for header, (logs, tails) in read_round(cluster, sorted(cluster.table.groups_by_header())).items():
+                _require_not_ahead(logs, before.get(header, GroupLogRow(cluster.receiver.name, header)), tails)
+        except PermanentError:
+            if left and _read_rows(cluster) != before:
+                continue
+            raise
+        return
+
+
+def _read_rows(cluster: Cluster) -> dict[str, GroupLogRow]:
+    with cluster.app.ledger.read() as connection:
+        return read_group_logs(connection, cluster.receiver.name)
+
+
+def _require_not_ahead(logs: MemberLogs, row: GroupLogRow, tails: Mapping[str, Tail]) -> None:
+    """A log that parted from the master's ends in an older epoch: what it has more was never committed."""
+    for name, tail in tails.items():
+        if tail.fence is None or tail.fence.coordinator != logs.cluster.identity:
+            continue
+        logs.require_known(name, tail, row.epoch)
+        if tail.end.position > Position(*row.settled):
+            with suppress(CorruptionError, RetryableError):  # what cannot be read there tells nothing
+                try:
+                    find_doubtful(logs, row, name)
+                except NotFoundError:  # it gave up records that this ledger never saw
+                    raise logs.ahead_error(name) from None
 
 
 def read_group(logs: MemberLogs, row: GroupLogRow) -> Group:

@@ -288,7 +288,7 @@ def explain_group(group: GroupReplicasView, watched: Mapping[str, WatchRow]) -> 
     fallen = [member.node for member in group.members if member.role in (Role.UNSYNCED, Role.OFFLINE)]
     if "ahead" in group.waits:
         return Explanation(
-            *about, "refused", group.waits, tuple(evidence), "./tidemark ledger rebuild", "nothing is written"
+            *about, "refused", group.waits, tuple(evidence), "./tidemark ledger rebuild --replace", "nothing is written"
         )
     if not group.epoch:
         return Explanation(*about, "new", group.waits, tuple(evidence), final=True)
