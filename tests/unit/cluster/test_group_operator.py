@@ -55,6 +55,28 @@ def audited(centre: LoadedCentre, action: str) -> int:
     return len(centre.sql(f"SELECT 1 FROM audit WHERE action = '{action}'"))
 
 
+@pytest.mark.parametrize("lost", ["log", "folder"])
+@pytest.mark.parametrize("named", ["node", "group"])
+def test_a_member_whose_log_is_gone_or_from_an_older_copy_comes_back_when_it_is_named(
+    centre: LoadedCentre, lost: str, named: str
+) -> None:
+    """The ledger has it in step, and `replica show` says that it is not."""
+    late, copy = slaves(centre)[0], centre.folder / "copy"
+    shutil.copytree(centre.node(late), copy)
+    centre.land(2)
+    centre.load()
+    shutil.rmtree(centre.node(late) / (folder_of(centre.header) if lost == "log" else ""))
+    if lost == "folder":
+        shutil.copytree(copy, centre.node(late))
+    assert roles(centre)[late] == "unsynced"
+    what = late if named == "node" else f"group:{centre.header}"
+    found = recover_members(centre.app, centre.receiver, what)
+    assert found.exit_code == 0 and [(one.node, one.groups) for one in found.done] == [(late, (centre.header,))]
+    assert roles(centre)[late] == "slave"
+    assert recover_members(centre.app, centre.receiver, what).done == ()
+    logs_tell_the_catalog(centre)
+
+
 def test_the_master_is_switched_over_once(centre: LoadedCentre) -> None:
     to = slaves(centre)[-1]
     first = switch_over(centre.app, centre.receiver, centre.header, to)

@@ -94,8 +94,9 @@ class Decided:
 def recover_members(app: App, receiver: ReceiverSettings, what: str = "", progress: Progress = ignore_progress) -> Decided:
     """Bring members back into step. `what`: a node, `group:NAME`, or "" for all. Errors of nodes are in the result.
 
-    Logs of what is named are read whole, and come anew from other members if they are damaged. NotFoundError for a node or a
-    group that is not there.
+    Logs of what is named are read whole, and come anew from other members if they are damaged. So do those that are gone or
+    end earlier than the ledger says, as in a folder from an older copy; its files do not: `replica verify` names them.
+    NotFoundError for a node or a group that is not there.
     """
     done, left = [], []
     with require_cluster(app, receiver) as cluster:
@@ -109,6 +110,8 @@ def recover_members(app: App, receiver: ReceiverSettings, what: str = "", progre
             try:
                 if what:
                     _set_damaged_aside(cluster, node, headers)
+                    if behind := _bring_logs(cluster, node, headers):
+                        done.append(Done("recovered", node, behind))
                 if group and node not in _find_unsynced(cluster, headers):
                     continue
                 with app.receiver_store(receiver) as store:
@@ -210,6 +213,24 @@ def _set_damaged_aside(cluster: Cluster, node: str, headers: Iterable[str] | Non
             # CRASH WINDOW: it does not count, its log is as it was: the same command sets it aside.
             GroupLog(cluster.open_store(node), folder_of(header)).set_aside()
             cluster.kept.pop((header, node), None)
+
+
+def _bring_logs(cluster: Cluster, node: str, headers: Iterable[str] | None) -> tuple[str, ...]:
+    """Bring the node's logs that have less than the ledger says they have; return the groups that are in step again."""
+    wanted = None if headers is None else set(headers)
+    groups = cluster.table.groups_by_header()
+    mine = [header for header, names in sorted(groups.items()) if node in names and (wanted is None or header in wanted)]
+    rows = read_rows(cluster)
+    behind = [h for h in mine if h in rows and node in rows[h].in_step and _is_behind(cluster, node, rows[h])]
+    if behind:
+        recover_logs(cluster, nodes=[node], headers=behind, doubted={(header, node) for header in behind})
+    rows = read_rows(cluster)
+    return tuple(header for header in behind if node in rows[header].in_step and not _is_behind(cluster, node, rows[header]))
+
+
+def _is_behind(cluster: Cluster, node: str, row: GroupLogRow) -> bool:
+    tail = MemberLogs(cluster, row.header).read_tail_of(node)
+    return tail is not None and (tail.fence is None or tail.end.position.version < row.settled[1])
 
 
 def _is_whole(cluster: Cluster, node: str, header: str) -> bool:
