@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.dump_worlds import REAL_SERVERS, start_pair
 from tests.e2e.test_capture_server import Orders
 from tests.services.mariadb import MariaDb
+from tidemark.changes.bootstrap.chunks import Chunk, Tables
 
 pytestmark = pytest.mark.full
 
@@ -138,4 +141,45 @@ def test_a_log_made_again_under_its_old_name_goes_on_where_gtids_prove_it(pair: 
     assert orders.run("capture", "orders").code == 0
     assert change_id(orders) == 2
     assert orders.fold() == orders.select()
+    assert orders.run("verify", "orders", "--deep").code == 0
+
+
+def test_rows_are_placed_in_the_logs_of_the_server_that_they_were_read_at(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first address answers again while rows are read at the second, which is behind, and ends in a log of the same
+    name as one of the first."""
+    orders, first, second = pair.orders, pair.first, pair.second
+    for server in (first, second):
+        for gtid in ("1-1-1", "2-1-1"):
+            server.commit(gtid, CHANGES[gtid])
+    assert orders.run("capture", "orders").code == 0
+    first.commit("1-1-2", CHANGES["1-1-2"])
+    second.run("FLUSH BINARY LOGS")
+    text = orders.config.read_text()
+    orders.config.write_text(text.replace(f":{first.port}", f":{first.port},127.0.0.1:{second.port}"))
+    first.stop()
+    whole, opened = Tables.open_chunk, []
+
+    @contextmanager
+    def open_and_restart(tables: Tables, *given: Any) -> Iterator[Chunk]:
+        with whole(tables, *given) as chunk:
+            if not opened:
+                first.restart()
+                first.run("FLUSH BINARY LOGS")
+            opened.append(tables.server.address[1])
+            yield chunk
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tables, "open_chunk", open_and_restart)
+        said = orders.run("bootstrap", "orders", "--tables", "shop.orders")
+    assert said.code == 0 and opened == [second.port], said
+    assert [line["op"] for line in orders.read() if line["k"] == "row"] == ["I", "I", "R", "R"]
+    assert orders.run("capture", "orders").json["transactions"] == 1, "from the first again"
+    table: dict[int, list[Any]] = {}
+    for line in orders.read():
+        if line["k"] == "row":
+            assert line["before"] in (None, table.get(line["after"][0]))
+            table[line["after"][0]] = line["after"]
+    assert table == orders.select()
     assert orders.run("verify", "orders", "--deep").code == 0

@@ -73,12 +73,14 @@ def bootstrap_tables(
     open_server: Callable[[], Server],
     pace: Pace | None = None,
     *,
+    pin: Callable[[Job, Server], Job] = lambda job, _: job,
     progress: Progress = ignore_progress,
 ) -> Bootstrapped:
     """Append the rows of the tables that are asked for and not read yet, and the changes up to each chunk of them.
 
     What others ask meanwhile is done between two chunks. `job` has an end: it does not follow. A table goes on behind the
-    last chunk that the store holds. One that cannot be read is told as refused, and the others are read. Raises what the
+    last chunk that the store holds. `pin`: the job, with events of that very server: a chunk's place means nothing in the
+    logs of another one of the cluster. One that cannot be read is told as refused, and the others are read. Raises what the
     capture raises, UnreachableError, and RetryableError where events of the server are missing.
     """
     made = Bootstrapped(Captured(writer.state, writer.state), [])
@@ -89,7 +91,7 @@ def bootstrap_tables(
             write_state(job.disk, state)
     else:
         with open_server() as server:
-            _Bootstrap(job, writer, Tables(server), pace or Pace(), progress).read_all(state, made)
+            _Bootstrap(pin(job, server), writer, Tables(server), pace or Pace(), progress).read_all(state, made)
     made.captured.last = writer.durable
     return made
 

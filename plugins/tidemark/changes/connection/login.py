@@ -9,11 +9,12 @@ import re
 import socket
 import ssl
 import struct
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from tidemark.changes.connection.model import SourceSettings
+from tidemark.changes.connection.model import Identity, SourceSettings
 from tidemark.changes.connection.packets import explain_refusal
 from tidemark.errors import (
     CorruptionError,
@@ -103,6 +104,15 @@ class Server:
         pairs = (list(row.values()) for row in rows)
         return {str(name).lower(): str(value) for name, value, *_ in pairs}
 
+    def read_identity(self) -> Identity:
+        """Which server this is, whatever address it was reached at."""
+        found = self.read_variables("server_id", "server_uuid", "hostname", "port")
+        return Identity(*(found.get(name, "") for name in ("server_id", "server_uuid", "hostname", "port")))
+
+    def pin_login(self) -> SourceSettings:
+        """The login at this very server: where another one answers in its place, `open_server` raises."""
+        return replace(self.settings, addresses=(self.address,), only=self.read_identity())
+
     def is_replica(self) -> bool | None:
         """Whether the server replicates from another; None if the login may not ask."""
         words = "ALL SLAVES" if self.is_maria else "REPLICA" if self.version_numbers >= (8, 0, 22) else "SLAVE"
@@ -134,8 +144,9 @@ def name_address(address: tuple[str, int]) -> str:
 def open_server(settings: SourceSettings) -> Server:
     """Log in at the first address where a replica logs what it replicates, else the first with a binary log, else the first.
 
-    UnreachableError where none answers; what each said stands in it. PermissionDeniedError: the login is refused, or the
-    server cannot do the TLS that is asked for.
+    Two calls may give two servers: who needs one server twice takes its `pin_login`.
+    UnreachableError where none answers, or another server than `only`; what each said stands in it. PermissionDeniedError:
+    the login is refused, or the server cannot do the TLS that is asked for.
     """
     if not settings.addresses:
         raise UsageError("the source has no address", hint="see url of the source")
@@ -148,6 +159,7 @@ def open_server(settings: SourceSettings) -> Server:
         server = None
         try:
             server = Server(settings, address, _log_in(settings, address, password, context))
+            _check_identity(server)
             rank = _rank(server) if len(settings.addresses) > 1 else 0
         except (UnreachableError, PermanentError, CorruptionError) as error:
             failures.append(error)
@@ -165,6 +177,18 @@ def open_server(settings: SourceSettings) -> Server:
     told = "; ".join(error.message for error in failures)
     away = any(isinstance(error, UnreachableError) for error in failures)
     raise (UnreachableError if away else type(failures[0]))(told, hint="see url of the source")
+
+
+def _check_identity(server: Server) -> None:
+    """Raise UnreachableError where the login is for another server."""
+    only = server.settings.only
+    if only is not None and (found := server.read_identity()) != only:
+        raise UnreachableError(
+            f"{server.name} is server {found.server_id} of {found.host}:{found.port} now, not {only.server_id} of"
+            f" {only.host}:{only.port}, with which this began",
+            hint="run it again",
+            subject=server.name,
+        )
 
 
 _BEST = 2

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+class Identity(NamedTuple):
+    """What tells the servers of a cluster apart. A place in the logs of one means nothing at another."""
+
+    server_id: str
+    uuid: str
+    host: str
+    port: str
+
+
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
     """The servers of one cluster, and the login there. `server_id` 0 takes one that nobody there uses."""
@@ -30,6 +39,8 @@ class SourceSettings:
     heartbeat_seconds: float = 10.0
     name: str = ""
     """The source's name: what the server shows as this replica's host."""
+    only: Identity | None = None
+    """The server that is meant, whichever answers at the address; None: any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from tidemark.changes.capture.run import (
     Captured,
     Job,
     OpenDump,
+    Place,
     capture_into,
     open_log_files,
     open_writer,
@@ -40,7 +41,7 @@ from tidemark.changes.capture.run import (
 from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.connection import model as connection
 from tidemark.changes.connection.dump import open_dump
-from tidemark.changes.connection.login import open_server
+from tidemark.changes.connection.login import Server, open_server
 from tidemark.changes.delivery import points
 from tidemark.changes.delivery.export import Exported, Query, Stream, Wants, choose_tables, export
 from tidemark.changes.mirror import Mirror
@@ -204,7 +205,7 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
         begin = _begin_store(source, request) if is_new else _Begin()
         mirror = None if request.files else _open_mirror(source)
         resume = None if request.files else resume_source(source, rules, mirror, follow=request.follow)
-        open_events = resume.open_from(begin.log) if resume else open_files(request.files)
+        open_events = _open_begun(resume, begin) if resume else open_files(request.files)
         reads = request.reading is Reading.NOW and not request.files and until is None
         asked = (lambda: bool(list_requests(disk))) if reads else bool
         switch = resume.open_behind if resume else None
@@ -216,11 +217,12 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
             parts: list[Captured] = []
             tables: list[str] = []
             while True:
-                made = _read_tables(source, job, begin.log, writer, progress) if reads else None
+                made = _read_tables(source, job, begin, writer, progress) if reads else None
                 parts += [made.captured] if made else []
                 tables += made.done if made else []
                 ends = not request.follow and not request.files and until is None
-                parts.append(capture_into(replace(job, until=_find_log_end(source)) if ends else job, writer, progress))
+                ending = _end_job(job, resume, begin) if resume and ends else job
+                parts.append(capture_into(ending, writer, progress))
                 if not (request.follow and job.is_asked()):
                     break
     if made is not None and made.refused is not None:
@@ -230,12 +232,35 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
     return Done(Captured(parts[0].first, parts[-1].last, rows, size), tables)
 
 
-def _find_log_end(source: Source) -> Target | None:
-    """Where the server's log ends now; None where it has none. Who does not follow goes as far: a server that is written to
-    faster than it is read would keep it for good."""
-    with open_server(login_of(source.settings)) as server:
+def _end_job(job: Job, resume: Resume, begin: _Begin) -> Job:
+    """A job up to where a server's log ends now, with the events of that server. Who does not follow goes as far: a server
+    that is written to faster than it is read would keep it for good."""
+    with open_server(resume.login) as server:
         end = ask_end(server)
-    return points.parse_point(f"{end.file}:{end.position}") if end else None
+        job = _pin_job(job, resume, begin, server)
+    return replace(job, until=points.parse_point(f"{end.file}:{end.position}") if end else None)
+
+
+def _pin_job(job: Job, resume: Resume, begin: _Begin, server: Server) -> Job:
+    """A job with the events of one server. RetryableError: a store without a transaction was begun with a log of another."""
+    pinned = replace(resume, login=server.pin_login())
+    return replace(job, open_dump=_open_begun(pinned, begin), switch=pinned.open_behind)
+
+
+def _open_begun(resume: Resume, begin: _Begin) -> OpenDump:
+    """The events of a store that is begun, or goes on. One that is begun with a log takes it from that log's server."""
+
+    def open_events(end: Place | None) -> tuple[connection.Dump, bool]:
+        if end is not None or begin.login is None:
+            return resume.open_from(begin.log)(end)
+        only = begin.login
+        if resume.login.only not in (None, only.only):
+            raise RetryableError(
+                f"source {only.name} was begun with the log {begin.log} of another server of its url", hint="run it again"
+            )
+        return replace(resume, login=only).open_from(begin.log)(None)
+
+    return open_events
 
 
 def _open_mirror(source: Source) -> Mirror | None:
@@ -267,9 +292,10 @@ def _tell_parked(source: Source, rules: Rules) -> None:
 
 @dataclass(frozen=True)
 class _Begin:
-    """Where a new store begins: with a log of the server ("": the oldest), or with a transaction."""
+    """Where a new store begins: with a log of the server at `login` ("": the oldest), or with a transaction."""
 
     log: str = ""
+    login: connection.SourceSettings | None = None
     start: Target | None = None
 
 
@@ -284,25 +310,30 @@ def _begin_store(source: Source, request: Request) -> _Begin:
         return _Begin()
     wants = wants_of(source.settings)
     with open_server(login_of(source.settings)) as server:
+        login = server.pin_login()
         log = [str(row["Log_name"]) for row in server.ask("SHOW BINARY LOGS")][-1]
         # The log comes first: a table that is made behind this line stands in it wholly.
         names = [name for name, found in list_tables(server).items() if wants(found.database, found.table)]
     # CRASH WINDOW: tables are asked for, and nothing is captured: the next capture begins with the log that is newest then,
     # and asks for the tables that are there then.
     write_state(source.disk, read_state(source.disk).with_waiting(names))
-    return _Begin(log)
+    return _Begin(log, login=login)
 
 
-def _read_tables(source: Source, job: Job, log: str, writer: Writer, progress: Progress) -> Bootstrapped:
+def _read_tables(source: Source, job: Job, begin: _Begin, writer: Writer, progress: Progress) -> Bootstrapped:
     """Read the tables that are asked for. Who follows asks a server again that is away, and tells of a table that cannot be
     read."""
     login, follow = login_of(source.settings), job.follow
     resume = resume_source(source, job.rules, job.mirror)
-    job = replace(job, open_dump=resume.open_from(log), switch=resume.open_behind, follow=False)
+    job = replace(job, open_dump=_open_begun(resume, begin), switch=resume.open_behind, follow=False)
+
+    def pin(job: Job, server: Server) -> Job:
+        return _pin_job(job, resume, begin, server)
+
     pace, wait = Pace(source.settings.bootstrap_rows), LEAST_WAIT
     while True:
         try:
-            made = bootstrap_tables(job, writer, lambda: open_server(login), pace, progress=progress)
+            made = bootstrap_tables(job, writer, lambda: open_server(login), pace, pin=pin, progress=progress)
         except UnreachableError as away:
             if not follow:
                 raise
@@ -388,7 +419,7 @@ def bootstrap_source(source: Source, progress: Progress = ignore_progress) -> Ma
         resume = resume_source(source, rules, mirror)
         job = Job(disk, lease.fence, rules, resume.open_from(), switch=resume.open_behind, mirror=mirror)
         with _recording_gap(source), open_writer(job) as writer:
-            made = _read_tables(source, job, "", writer, progress)
+            made = _read_tables(source, job, _Begin(), writer, progress)
     if made.refused is not None:
         raise made.refused
     return read_state(disk).tables

@@ -96,7 +96,7 @@ def ask_server(
         keyed = set(_ask_tables(server, _KEYS, wants))
         locked = _ask_tables(server, _WITHOUT_SNAPSHOT, wants)
         cascades = _ask_cascades(server, wants)
-        address = server.name
+        address, login = server.name, server.pin_login()
     names = [name for name, _ in facts.logs]
     behind = names[names.index(end.position.file) + 1 :] if end is not None and end.position.file in names else []
     return Answers(

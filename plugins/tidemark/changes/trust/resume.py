@@ -62,7 +62,7 @@ class Resume:
         has. `found`: what stands at the store's position; raised where there are no GTIDs."""
         with open_server(self.login) as server:
             facts, name = read_facts(server), server.name
-            login = replace(self.login, addresses=(server.address,))
+            login = server.pin_login()
         if end.gtids is None or not facts.has_gtids:
             raise found or PermanentError(f"{name} has no GTIDs, and no log {end.position.file}", subject=name)
         only_store = list_missing(end.gtids, facts.gtids)
@@ -74,7 +74,7 @@ class Resume:
                 hint=f"let url name a server that has them; {_OWN_STORE}",
                 subject=name,
             )
-        self._check_last([log for log, _ in facts.logs], name)
+        replace(self, login=login)._check_last([log for log, _ in facts.logs], name)
         self.on_server(server.address)
         return open_dump(login, end.gtids, follow=self.follow)
 
@@ -107,10 +107,10 @@ class Resume:
         """All events of the server's logs from one on, or of all where it has none of that name; and what a MySQL says that
         no log has: a restored one was told so, and the first of its logs does not tell it."""
         with open_server(self.login) as server:
-            facts = read_facts(server)
+            facts, login = read_facts(server), server.pin_login()
         logs = [name for name, _ in facts.logs]
         wanted = logs[logs.index(first) :] if first in logs else logs
-        return open_stretches(self.login, [stretch[0] for stretch in find_stretches(wanted)]), facts.purged
+        return open_stretches(login, [stretch[0] for stretch in find_stretches(wanted)]), facts.purged
 
 
 def _list_logs(server: Server) -> list[str]:
