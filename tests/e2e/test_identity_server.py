@@ -183,3 +183,19 @@ def test_rows_are_placed_in_the_logs_of_the_server_that_they_were_read_at(
             table[line["after"][0]] = line["after"]
     assert table == orders.select()
     assert orders.run("verify", "orders", "--deep").code == 0
+
+
+def test_rows_from_before_every_transaction_are_of_one_servers_log(pair: Pair) -> None:
+    """The logs of both have one name, and neither has a transaction when the rows are read."""
+    orders = pair.orders
+    for server in (pair.first, pair.second):
+        server.run("SET sql_log_bin = 0", insert(1), "SET sql_log_bin = 1")
+    orders.config.write_text(orders.config.read_text().replace('"earliest"', '"bootstrap"'))
+    assert orders.run("capture", "orders").json["rows"] == 1
+    pair.second.run(insert(2))
+    pair.name(pair.second)
+    orders.run("capture", "orders").refused(6, "its log was begun at", "by server id 2")
+    pair.first.run(insert(3))
+    pair.name(pair.first)
+    assert orders.run("capture", "orders").json["transactions"] == 1
+    assert orders.fold() == orders.select()

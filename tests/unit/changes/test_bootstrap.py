@@ -264,7 +264,8 @@ def test_a_server_whose_logs_hold_no_transaction_yet(tmp_path: Path, server: mar
     config = write_settings(tmp_path, server)
     assert run_here(config, "changes", "bootstrap", "orders").code == 0
     assert run_here(config, "changes", "capture", "orders").json["state"] == "nothing new"
-    assert run_here(config, "changes", "show", "orders").json["sources"][0]["lag_seconds"] >= 0
+    shown = run_here(config, "changes", "show", "orders")
+    assert shown.code == 0 and shown.json["sources"][0]["lag_seconds"] >= 0, shown
     server.run("DELETE FROM d.t WHERE id = 1")
     assert run_here(config, "changes", "capture", "orders").json["rows"] == 1
     assert run_here(config, "changes", "capture", "orders").json["state"] == "nothing new"
