@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -245,10 +246,18 @@ def test_following_while_definitions_change(tmp_path: Path, server: MariaDb) -> 
                 zeros = ", 0" * number
                 server.run(f"ALTER TABLE d.t ADD c{number} INT", f"INSERT INTO d.t VALUES ({number}{zeros})")
                 wait_until(lambda n=number: orders.rows()[-1][0] == n, follower, 60, "a row")  # type: ignore[misc]
+                follower.send_signal(signal.SIGSTOP)  # so that what follows comes together
+                server.run(*(f"INSERT INTO d.t VALUES ({number * 1000 + one}{zeros})" for one in range(100)))
+                follower.send_signal(signal.SIGCONT)
+                last = number * 1000 + 99
+                wait_until(lambda n=last: orders.rows()[-1][0] == n, follower, 60, "many rows")  # type: ignore[misc]
         finally:
             follower.kill()
             follower.communicate()
-    assert orders.rows() == [[number, *[0] * number] for number in range(6)]
+    expected = [[0]]
+    for number in range(1, 6):
+        expected += [[one, *[0] * number] for one in (number, *range(number * 1000, number * 1000 + 100))]
+    assert orders.rows() == expected
     assert orders.unproved() == []
 
 
