@@ -104,15 +104,47 @@ def move_point(
     connection: Connection, place: tuple[str, int], before: StoragePoint, after: StoragePoint, *, fence: int
 ) -> bool:
     """Move the point of (task, shard) from `before` to `after`. Return whether it was `before`: else nothing is written."""
-    task, shard = place
+    return _execute_moves(connection, place[0], [Move(place[1], before, after, fence)]) == 1
+
+
+@dataclass(frozen=True)
+class Move:
+    """The point of a shard goes from `before` to `after`, under the fence of who moves it; 0: of nobody."""
+
+    shard: int
+    before: StoragePoint
+    after: StoragePoint
+    fence: int = 0
+
+
+def move_points(connection: Connection, task: str, moves: Sequence[Move]) -> None:
+    """Move points of a task's shards. One that is not as its `before` says stays."""
+    if moves:
+        _execute_moves(connection, task, moves)
+
+
+def _execute_moves(connection: Connection, task: str, moves: Sequence[Move]) -> int:
+    """Return how many moved, of a single one: of several not every driver knows it."""
+    at = database_time(connection)
     given = ", ".join(f"{name} = :{name}" for name in StoragePoint.__dataclass_fields__)
     sql = (
         f"UPDATE change_point SET {given}, fence = :fence, at = :at WHERE task = :task AND shard = :shard"
         " AND version_ts = :was_version AND seq = :was_seq AND event_index = :was_index"
     )
-    was = {"was_version": before.version_ts, "was_seq": before.seq, "was_index": before.event_index}
-    values = {**asdict(after), **was, "task": task, "shard": shard, "fence": fence, "at": database_time(connection)}
-    return connection.execute(sa.text(sql), values).rowcount == 1
+    values = [
+        {
+            **vars(move.after),
+            "was_version": move.before.version_ts,
+            "was_seq": move.before.seq,
+            "was_index": move.before.event_index,
+            "task": task,
+            "shard": move.shard,
+            "fence": move.fence,
+            "at": at,
+        }
+        for move in moves
+    ]
+    return connection.execute(sa.text(sql), values).rowcount
 
 
 def replace_points(connection: Connection, task: TaskRow, points: Mapping[int, StoragePoint]) -> None:

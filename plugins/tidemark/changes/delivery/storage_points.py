@@ -7,14 +7,16 @@ that is done proves that it is this store. In another one the GTID set says it. 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from itertools import islice
+from functools import lru_cache, reduce
+from itertools import chain, islice
 from typing import Any
 from uuid import UUID
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet, contains_gtid
+from tidemark.changes.capture.plain import Gtids
 from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.layout import State
@@ -26,6 +28,8 @@ from tidemark.ledger.delivery import EARLIEST, LATEST, NORMAL, StoragePoint
 FORMAT = 1
 MOST_LOOKED_AT = 10_000
 """Transactions among which one is looked for that is half done. Of one that is further away all rows come again."""
+_BLOCKS_KEPT = 4
+_parse = lru_cache(maxsize=64)(parse_gtids)  # of one request the same sets are asked for again and again
 _NAMES = {
     "uuid": "uuid",
     "transactionId": "transaction_id",
@@ -55,17 +59,16 @@ class Place:
     stretch: Stretch
     known: str = ""
 
-    def as_point(self, version_ts: int) -> StoragePoint:
-        """The storage point of this place."""
-        pieces = self.stretch.pieces
-        before = [piece for piece in pieces if piece.seq < self.seq]
-        last = before[-1].transaction.info if before else self.stretch.before.info
+    def as_point(self, version_ts: int, gtids: str | None = None) -> StoragePoint:
+        """The storage point of this place. `gtids`: the set before the transaction, where it is known."""
+        pieces, count = self.stretch.pieces, self.seq - self.stretch.before.seq - 1
+        last = pieces[count - 1].transaction.info if count else self.stretch.before.info
         if self.index:
-            last = next(piece.transaction.info for piece in pieces if piece.seq == self.seq)
-        if len(before) == len(pieces) and pieces[-1].ends:
+            last = pieces[count].transaction.info
+        if count == len(pieces) and pieces[-1].ends:
             gtids = self.stretch.gtids_after
-        else:
-            gtids = add_gtids(self.stretch.gtids, [piece.transaction.gtid for piece in before])
+        elif gtids is None:
+            gtids = add_gtids(self.stretch.gtids, [piece.transaction.gtid for piece in pieces[:count]])
         gtids = add_gtids(gtids, [self.known])
         return replace(_of_info(last), seq=self.seq, event_index=self.index, gtids=gtids, version_ts=version_ts)
 
@@ -136,38 +139,231 @@ class Start:
 
 
 def locate(disk: Disk, point: StoragePoint, what: str, where: str = "") -> Start:
-    """Where a shard goes on. `what`: whose point it is. `where`: what the store is called, if not by its path.
+    """Where a shard goes on, as `Places.locate` tells it."""
+    return Places(disk, where).locate(point, what)
 
-    Raises BinlogGapError where retention took that, OtherStoreError where the store is another one, StoreBehindError where
-    it ends before it, RetryableError where that is not known, for a capture takes it over.
+
+class Places:
+    """Finds where points go on in a store, by one look at it. `where`: what the store is called, if not by its path.
+
+    The blocks that were looked at last are kept: asked in the order of `in_order`, many points of a block cost one reading.
+    What is appended meanwhile is not seen.
     """
-    reader, where = Reader(disk), where or f"the store {disk.root}"
-    try:
-        return _locate(reader, point, what, where)
-    except BinlogGapError:
-        raise
-    except PermanentError as other:
-        if not reader.view.is_claimed:
+
+    def __init__(self, disk: Disk, where: str = "") -> None:
+        self.reader = Reader(disk)
+        self._first = self.reader.first
+        self._where = where or f"the store {disk.root}"
+        self._blocks: list[_Block] = []  # the newest last
+        self._found: dict[StoragePoint, Start] = {}
+
+    def locate(self, point: StoragePoint, what: str) -> Start:
+        """Where a shard goes on. `what`: whose point it is.
+
+        Raises BinlogGapError where retention took that, OtherStoreError where the store is another one, StoreBehindError
+        where it ends before it, RetryableError where that is not known, for a capture takes it over.
+        """
+        if point in self._found:
+            return self._found[point]
+        try:
+            found = self._found[point] = self._locate(point, what)
+        except BinlogGapError:
             raise
-        raise RetryableError(
-            f"{what} stands at seq:{point.seq}; {where} is taken over by a capture, and its end is not known",
-            hint="let the capture go on, then again",
+        except PermanentError as other:
+            if not self.reader.view.is_claimed:
+                raise
+            raise RetryableError(
+                f"{what} stands at seq:{point.seq}; {self._where} is taken over by a capture, and its end is not known",
+                hint="let the capture go on, then again",
+                subject=what,
+            ) from other
+        return found
+
+    def settle(self, point: StoragePoint, what: str) -> StoragePoint:
+        """A point of another store of the source, in the words of this one. Errors as of `locate`.
+
+        Of a transaction that is half done, and does not come next here, all rows come again.
+        """
+        start = self.locate(point, what)
+        if not point.change_id and not point.gtids:
+            return point
+        if start.seq > self.reader.view.end.seq:
+            return point_at(self.reader, start.seq, point.version_ts)
+        index, block = start.index if start.half == start.seq else 0, self._read_block(start.seq)
+        place = Place(start.seq, index, block.stretch, start.known)
+        return place.as_point(point.version_ts, block.gtids_before(start.seq))
+
+    def _locate(self, point: StoragePoint, what: str) -> Start:
+        reader, done = self.reader, point.seq if point.event_index else point.seq - 1
+        if not point.change_id and not point.gtids:  # nothing is done yet
+            if reader.view.end.seq and point.seq < self._first:
+                raise self._overrun(point.seq, what)
+            return Start(point.seq)
+        info = self._info_of(done)
+        if info is not None and _is_same(_of_info(info), point) and self._has_all_before(point):
+            return Start(point.seq, point.event_index, point.seq, self._find_known(point.seq, point.gtids))
+        if info is None and reader.view.end.seq and done < self._first and _is_of_store(reader, point):
+            raise self._overrun(point.seq, what)
+        return self._locate_by_gtids(point, what)
+
+    def _has_all_before(self, point: StoragePoint) -> bool:
+        """Whether all that the store has before a point is done: two servers may have one transaction at the same place, and
+        others before it."""
+        return _has(_parse(point.gtids), _parse(self._gtids_before(point.seq)))
+
+    def _find_known(self, seq: int, gtids: str) -> str:
+        """The set of what is done, where the store does not have all of it before `seq`."""
+        return "" if _has(_parse(self._gtids_before(seq)), _parse(gtids)) else gtids
+
+    def _locate_by_gtids(self, point: StoragePoint, what: str) -> Start:
+        """Where to go on in another store of the source, whatever order it has the transactions in."""
+        reader = self.reader
+        known, there = _parse(point.gtids), _parse(reader.view.gtids)
+        if known is None and (start := self._locate_by_position(point)) is not None:
+            return start
+        is_first = known is None and point.seq == 1 and point.event_index > 0
+        if is_first and there is not None and not next(reader.read_stretches(self._first)).gtids:
+            half = self._find_half(point, self._first)  # no transaction is done wholly, and the store has them all
+            return Start(self._first, point.event_index if half else 0, half)
+        if known is None or not reader.view.end.seq:
+            raise OtherStoreError(
+                f"{what} stands at seq:{point.seq}, log {point.binlog_file}, offset {point.binlog_offset}; {self._where}"
+                " has something else there, and no GTIDs say where to go on",
+                hint="give the task the store that it read; or ./tidemark changes rewind TASK --to POINT",
+                subject=what,
+            )
+        if not _has(there, known):
+            raise StoreBehindError(
+                f"{what} is ahead of {self._where}: it has {point.gtids}, the store {reader.view.gtids or 'none'}",
+                hint="let the capture go on, then begin again",
+                subject=what,
+            )
+        seq = self._find_outside(known, point, what)
+        half = self._find_half(point, seq) if point.event_index else 0
+        return Start(seq, point.event_index if half else 0, half, self._find_known(seq, point.gtids))
+
+    def _find_outside(self, known: Gtids, point: StoragePoint, what: str) -> int:
+        """The first transaction that a set lacks; one more than the last where there is none."""
+        if block := next((block for block in self._blocks if block.ends_outside(known)), None):
+            return block.find_outside(known)
+        try:
+            found = self.reader.find(
+                at_first_outside(lambda gtids: not _has(known, _parse(gtids)), lambda gtid: contains_gtid(known, gtid))
+            )
+        except NotFoundError as gone:
+            raise self._overrun(point.seq, what) from gone
+        return found.seq if found else self.reader.view.end.seq + 1
+
+    def _locate_by_position(self, point: StoragePoint) -> Start | None:
+        """Where to go on in another store of the same server: behind the same place of its logs. None: it is not there."""
+        reader = self.reader
+        change_id = reader.view.end.info.change_id
+        if not change_id:
+            return None
+        try:
+            found = reader.find(at_position((change_id, point.binlog_file, point.binlog_offset, 0)))
+        except NotFoundError:
+            seq = self._first - 1  # of it the identity is known, and no more
+        else:
+            if found is None:
+                return None
+            seq = found.seq
+        info = self._info_of(seq)
+        if info is None or not _is_same(_of_info(info._replace(change_id=point.change_id)), point):
+            return None
+        if point.event_index:
+            return Start(seq, point.event_index, seq) if seq >= self._first else None
+        return Start(seq + 1)
+
+    def _find_half(self, point: StoragePoint, seq: int) -> int:
+        """The number that the half done transaction has here; 0: it is not found among those that come next."""
+        end, uuid = self.reader.view.end.seq, UUID(point.uuid).bytes
+        if seq > end:
+            return 0
+        block = self._read_block(seq)
+        later = self.reader.read(block.last + 1) if block.last < end else ()
+        for piece in islice(chain(block.stretch.pieces[seq - block.first :], later), MOST_LOOKED_AT):
+            if (piece.transaction.info.uuid, piece.transaction.info.transaction_id) == (uuid, point.transaction_id):
+                return piece.seq
+        return 0
+
+    def _info_of(self, seq: int) -> BinlogInfo | None:
+        """The identity of a transaction; None where the store does not have it."""
+        end = self.reader.view.end
+        if seq == end.seq and seq:
+            return end.info
+        if not end.seq or not self._first - 1 <= seq < end.seq:
+            return None
+        block = self._read_block(seq + 1)
+        return block.stretch.pieces[seq - block.first].transaction.info if seq >= block.first else block.stretch.before.info
+
+    def _gtids_before(self, seq: int) -> str:
+        """The GTID set before a transaction, or behind the last one."""
+        end = self.reader.view.end.seq
+        return self.reader.view.gtids if seq > end else self._read_block(seq).gtids_before(seq) if end else ""
+
+    def _read_block(self, seq: int) -> _Block:
+        """The block in which a transaction begins."""
+        found = next((block for block in self._blocks if block.first <= seq <= block.last), None)
+        if found is None:
+            found = _Block(next(self.reader.read_stretches(seq)))
+            self._blocks = self._blocks[1 - _BLOCKS_KEPT :]
+            self._blocks.append(found)
+        return found
+
+    def _overrun(self, seq: int, what: str) -> BinlogGapError:
+        return BinlogGapError(
+            f"{what} stands at seq:{seq}, which {self._where} does not have any more: it begins with seq:{self._first}",
+            hint="./tidemark changes rewind TASK --to earliest goes on without what is gone;"
+            " raise retain_bytes of the source",
             subject=what,
-        ) from other
+        )
 
 
-def _locate(reader: Reader, point: StoragePoint, what: str, where: str) -> Start:
-    done = point.seq if point.event_index else point.seq - 1
-    if not point.change_id and not point.gtids:  # nothing is done yet
-        if reader.view.end.seq and point.seq < reader.first:
-            raise _overrun(reader, point.seq, what, where)
-        return Start(point.seq)
-    info = _info_of(reader, done)
-    if info is not None and _is_same(_of_info(info), point) and _has_all_before(reader, point):
-        return Start(point.seq, point.event_index, point.seq, _find_known(reader, point.seq, point.gtids))
-    if info is None and reader.view.end.seq and done < reader.first and _is_of_store(reader, point):
-        raise _overrun(reader, point.seq, what, where)
-    return _locate_by_gtids(reader, point, what, where)
+class _Block:
+    """A block, and the GTID sets before those of its transactions that were asked for. `first` and `last`: numbers of its
+    transactions; of a part of one both are its own."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        self.stretch = stretch
+        self.first = stretch.before.seq + 1
+        self.last = stretch.before.seq + len(stretch.pieces)
+        self._asked = [self.first]  # ascending
+        self._sets: dict[int, tuple[str, Gtids]] = {self.first: (stretch.gtids, parse_gtids(stretch.gtids))}
+
+    def gtids_before(self, seq: int) -> str:
+        """The GTID set before one of its transactions."""
+        return self._set_before(seq)[0]
+
+    def ends_outside(self, known: Gtids) -> bool:
+        """Whether a set has all before this block, and not all that is whole in it."""
+        return _has(known, self._sets[self.first][1]) and not _has(known, _parse(self.stretch.gtids_after))
+
+    def find_outside(self, known: Gtids) -> int:
+        """Its first transaction that a set lacks, which `ends_outside`."""
+        numbers = range(self.first, self.last)
+        return self.first + bisect_left(numbers, True, key=lambda seq: not _has(known, self._set_before(seq + 1)[1]))
+
+    def _set_before(self, seq: int) -> tuple[str, Gtids]:
+        """Made from the nearest one before that is known."""
+        if seq not in self._sets:
+            place = bisect_left(self._asked, seq)
+            near = self._asked[place - 1]
+            pieces = self.stretch.pieces[near - self.first : seq - self.first]
+            text = add_gtids(self._sets[near][0], [piece.transaction.gtid for piece in pieces])
+            self._sets[seq] = text, parse_gtids(text)
+            self._asked.insert(place, seq)
+        return self._sets[seq]
+
+
+def _has(known: Gtids, other: Gtids) -> bool:
+    """Whether a set has all of another one."""
+    return other is None or (type(known) is type(other) and known >= other)  # type: ignore[operator]
+
+
+def in_order(points: Mapping[int, StoragePoint]) -> list[tuple[int, StoragePoint]]:
+    """Shards with their points in the order in which `Places` finds them fastest."""
+    return sorted(points.items(), key=lambda item: (item[1].order, item[0]))
 
 
 def _is_same(one: StoragePoint, other: StoragePoint) -> bool:
@@ -175,77 +371,6 @@ def _is_same(one: StoragePoint, other: StoragePoint) -> bool:
     places, so its GTID, server and time count as well."""
     same = {"seq": 0, "event_index": 0, "gtids": "", "version_ts": 0, "mode": NORMAL}
     return replace(one, **same) == replace(other, **same)  # type: ignore[arg-type]
-
-
-def _has_all_before(reader: Reader, point: StoragePoint) -> bool:
-    """Whether all that the store has before a point is done: two servers may have one transaction at the same place, and
-    others before it."""
-    before, known = parse_gtids(point_at(reader, point.seq, 0).gtids), parse_gtids(point.gtids)
-    return before is None or (type(known) is type(before) and known >= before)  # type: ignore[operator]
-
-
-def _find_known(reader: Reader, seq: int, gtids: str) -> str:
-    """The set of what is done, where the store does not have all of it before `seq`."""
-    known = parse_gtids(gtids)
-    before = parse_gtids(point_at(reader, seq, 0).gtids)
-    return "" if known is None or (before is not None and before >= known) else gtids  # type: ignore[operator]
-
-
-def _locate_by_gtids(reader: Reader, point: StoragePoint, what: str, where: str) -> Start:
-    """Where to go on in another store of the source, whatever order it has the transactions in."""
-    known, there = parse_gtids(point.gtids), parse_gtids(reader.view.gtids)
-    if known is None and (start := _locate_by_position(reader, point)) is not None:
-        return start
-    is_first = known is None and point.seq == 1 and point.event_index > 0
-    if is_first and there is not None and not next(reader.read_stretches(reader.first)).gtids:
-        half = _find_half(reader, point, reader.first)  # no transaction is done wholly, and the store has them all
-        return Start(reader.first, point.event_index if half else 0, half)
-    if known is None or not reader.view.end.seq:
-        raise OtherStoreError(
-            f"{what} stands at seq:{point.seq}, log {point.binlog_file}, offset {point.binlog_offset}; {where}"
-            " has something else there, and no GTIDs say where to go on",
-            hint="give the task the store that it read; or ./tidemark changes rewind TASK --to POINT",
-            subject=what,
-        )
-    if type(there) is not type(known) or not there >= known:  # type: ignore[operator]
-        raise StoreBehindError(
-            f"{what} is ahead of {where}: it has {point.gtids}, the store {reader.view.gtids or 'none'}",
-            hint="let the capture go on, then begin again",
-            subject=what,
-        )
-    try:
-        found = reader.find(
-            at_first_outside(
-                lambda gtids: bool(gtids) and not known >= parse_gtids(gtids),  # type: ignore[operator]
-                lambda gtid: contains_gtid(known, gtid),
-            )
-        )
-    except NotFoundError as gone:
-        raise _overrun(reader, point.seq, what, where) from gone
-    seq = found.seq if found else reader.view.end.seq + 1
-    half = _find_half(reader, point, seq) if point.event_index else 0
-    return Start(seq, point.event_index if half else 0, half, _find_known(reader, seq, point.gtids))
-
-
-def _locate_by_position(reader: Reader, point: StoragePoint) -> Start | None:
-    """Where to go on in another store of the same server: behind the same place of its logs. None: it is not there."""
-    change_id = reader.view.end.info.change_id
-    if not change_id:
-        return None
-    try:
-        found = reader.find(at_position((change_id, point.binlog_file, point.binlog_offset, 0)))
-    except NotFoundError:
-        seq = reader.first - 1  # of it the identity is known, and no more
-    else:
-        if found is None:
-            return None
-        seq = found.seq
-    info = _info_of(reader, seq)
-    if info is None or not _is_same(_of_info(info._replace(change_id=point.change_id)), point):
-        return None
-    if point.event_index:
-        return Start(seq, point.event_index, seq) if seq >= reader.first else None
-    return Start(seq + 1)
 
 
 def proves_start(stretch: Stretch, seq: int, point: StoragePoint) -> bool:
@@ -279,53 +404,10 @@ def is_exact(start: Start, point: StoragePoint) -> bool:
     return start in (Start(point.seq), Start(point.seq, 0, point.seq))
 
 
-def _find_half(reader: Reader, point: StoragePoint, seq: int) -> int:
-    """The number that the half done transaction has here; 0: it is not found among those that come next."""
-    uuid = UUID(point.uuid).bytes
-    for piece in islice(reader.read(seq), MOST_LOOKED_AT) if seq <= reader.view.end.seq else ():
-        if (piece.transaction.info.uuid, piece.transaction.info.transaction_id) == (uuid, point.transaction_id):
-            return piece.seq
-    return 0
-
-
-def _info_of(reader: Reader, seq: int) -> BinlogInfo | None:
-    """The identity of a transaction; None where the store does not have it."""
-    end = reader.view.end
-    if seq == end.seq and seq:
-        return end.info
-    if not end.seq or not reader.first - 1 <= seq < end.seq:
-        return None
-    stretch = next(reader.read_stretches(seq + 1))
-    found = [piece.transaction.info for piece in stretch.pieces if piece.seq == seq]
-    return found[0] if found else stretch.before.info
-
-
 def _is_of_store(reader: Reader, point: StoragePoint) -> bool:
     """Whether a point before the store's beginning may be one of it."""
     first = next(reader.read_stretches(reader.first)).before.info
     return (point.change_id, point.binlog_file, point.binlog_offset) <= first.order[:3]
-
-
-def _overrun(reader: Reader, seq: int, what: str, where: str) -> BinlogGapError:
-    return BinlogGapError(
-        f"{what} stands at seq:{seq}, which {where} does not have any more: it begins with seq:{reader.first}",
-        hint="./tidemark changes rewind TASK --to earliest goes on without what is gone; raise retain_bytes of the source",
-        subject=what,
-    )
-
-
-def settle_point(disk: Disk, point: StoragePoint, what: str, where: str = "") -> StoragePoint:
-    """A point of another store of the source, in the words of this one. Errors as of `locate`.
-
-    Of a transaction that is half done, and does not come next here, all rows come again.
-    """
-    start, reader = locate(disk, point, what, where), Reader(disk)
-    if not point.change_id and not point.gtids:
-        return point
-    if start.seq > reader.view.end.seq:
-        return point_at(reader, start.seq, point.version_ts)
-    index = start.index if start.half == start.seq else 0
-    return Place(start.seq, index, next(reader.read_stretches(start.seq)), start.known).as_point(point.version_ts)
 
 
 def furthest_point(one: StoragePoint, other: StoragePoint) -> StoragePoint:

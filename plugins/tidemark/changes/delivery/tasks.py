@@ -17,7 +17,7 @@ from tidemark.changes.delivery.blocks import DiskStretches, Key, Walk
 from tidemark.changes.delivery.members import lease_prefix, read_seen
 from tidemark.changes.delivery.points import find_point, number_of_point
 from tidemark.changes.delivery.shards import Sharding, Wants
-from tidemark.changes.delivery.storage_points import locate, point_at
+from tidemark.changes.delivery.storage_points import Places, in_order, point_at
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Rows
 from tidemark.changes.store.read import Reader, open_whole
@@ -208,7 +208,8 @@ def plan_reshard(ledger: Ledger, disk: Disk, wants: Wants, name: str, shards: in
     version = max(int(now * 1000), task.version_ts + 1)
     changed = replace(task, shards=shards, generation=task.generation + 1, version_ts=version)
     reader = open_whole(disk)
-    starts = {shard: locate(disk, point, f"task {name}, shard {shard}") for shard, point in was.items()}
+    places = Places(disk)
+    starts = {shard: places.locate(point, f"task {name}, shard {shard}") for shard, point in in_order(was)}
     if all(start.seq == was[shard].seq and not start.known for shard, start in starts.items()):
         earliest = replace(min(was.values(), key=lambda point: point.order), version_ts=version)
     else:
@@ -289,13 +290,13 @@ def show_task(leases: Leases, disk: Disk, task: TaskRow, now: float) -> dict[str
     with leases.ledger.read() as connection:
         points = read_points(connection, task.name)
         rows = leases.list_named(connection, lease_prefix(task.name))
-    seen, reader = read_seen("", task.shards, task.generation, rows), Reader(disk)
+    seen, places = read_seen("", task.shards, task.generation, rows), Places(disk)
     holders = {row.name.rpartition("/")[2]: f"{row.identity.host}/{row.identity.pid}" for row in rows}
     lags: dict[int, float] = {}
     shown = []
-    for shard, point in points.items():
+    for shard, point in in_order(points):
         if point.seq not in lags:
-            lags[point.seq] = _measure_lag(reader, point.seq, now)
+            lags[point.seq] = _measure_lag(places.reader, point.seq, now)
         one: dict[str, Any] = {
             "shard": shard,
             "point": f"seq:{point.seq}",
@@ -304,7 +305,7 @@ def show_task(leases: Leases, disk: Disk, task: TaskRow, now: float) -> dict[str
             "holder": holders.get(str(shard)) if shard in seen.held else None,
         }
         try:
-            locate(disk, point, f"task {task.name}, shard {shard}")
+            places.locate(point, f"task {task.name}, shard {shard}")
         except BinlogGapError:
             one["overrun"] = True
         except (PermanentError, RetryableError) as trouble:  # of this task alone: the others are told as well
@@ -316,7 +317,7 @@ def show_task(leases: Leases, disk: Disk, task: TaskRow, now: float) -> dict[str
         "shards": task.shards,
         "members": len(seen.members),
         "lag_seconds": max((one["lag_seconds"] for one in shown), default=0.0),
-        "points": shown,
+        "points": sorted(shown, key=lambda one: one["shard"]),
     }
 
 

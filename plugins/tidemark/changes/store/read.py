@@ -161,6 +161,7 @@ class Reader:
         self.view = read_view(disk) if view is None else view
         self.blocks_read = 0
         self._l1 = Index(disk.map_file(L1_PATH))
+        self._firsts: dict[str, tuple[Header, str]] = {}
 
     @property
     def first(self) -> int:
@@ -276,10 +277,12 @@ class Reader:
         return entry.before if entry else self._first_of(bucket)[0].before
 
     def _first_of(self, bucket: Bucket) -> tuple[Header, str]:
-        try:
-            return read_first(self.disk, bucket.file)
-        except FileNotFoundError as gone:
-            raise _retired(bucket) from gone
+        if bucket.file.path not in self._firsts:
+            try:
+                self._firsts[bucket.file.path] = read_first(self.disk, bucket.file)
+            except FileNotFoundError as gone:
+                raise _retired(bucket) from gone
+        return self._firsts[bucket.file.path]
 
     def _reached_before(self, target: Target, bucket: Bucket) -> bool:
         if target.by_state:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
 from tests.delivery_worlds import LIMITS, SERVER, World, fill_store, gtids_at, make_transaction
 from tidemark.changes.delivery.batches import Batch
-from tidemark.changes.delivery.storage_points import add_gtids, locate, point_at, point_fields, read_point_fields
+from tidemark.changes.delivery.storage_points import (
+    Place,
+    Places,
+    add_gtids,
+    in_order,
+    locate,
+    point_at,
+    point_fields,
+    read_point_fields,
+)
 from tidemark.changes.delivery.stream import Options
 from tidemark.changes.store.disk import Disk
-from tidemark.changes.store.read import Reader
+from tidemark.changes.store.read import Reader, Stretch
 from tidemark.changes.store.write import Writer
 from tidemark.errors import PermanentError
 from tidemark.ledger.delivery import StoragePoint
@@ -70,6 +82,42 @@ def test_in_a_store_of_another_server_nothing_is_lost(tmp_path: Path, order: lis
     assert set(seen) == set(every)
     assert rows == 2 or sorted(seen) == every  # of a half transaction some may come again, where others are before it
     world.ledger.close()
+
+
+def swap_neighbours(seed: int, last: int) -> list[int]:
+    """Numbers 1 to `last`, of which those of each ten are in any order."""
+    choice = Random(seed)
+    return [number for ten in range(1, last + 1, 10) for number in choice.sample(range(ten, min(ten + 10, last + 1)), 10)]
+
+
+@pytest.mark.parametrize("order", [[*range(1, 301)], swap_neighbours(1, 300)], ids=["own", "another server's"])
+def test_many_points_are_found_as_each_alone_and_a_block_is_read_once(
+    tmp_path: Path, order: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Begun, in the middle of a transaction, behind the last one, and several of one place."""
+    one, disk = (store_of(tmp_path / name, numbers, 1) for name, numbers in (("one", [*range(1, 301)]), ("two", order)))
+    reader, choice = Reader(one), Random(2)
+    points = {0: StoragePoint(), 1: point_at(reader, 301, 1)}
+    for shard in range(2, 200):
+        seq = choice.randrange(1, 301)
+        points[shard] = Place(seq, choice.choice([0, 0, 1]), next(reader.read_stretches(seq))).as_point(1)
+    alone = {shard: (locate(disk, point, "a task"), Places(disk).settle(point, "a task")) for shard, point in points.items()}
+    blocks: list[int] = []
+
+    class Counted(Reader):
+        def read_stretches(self, *asked: Any, **more: Any) -> Iterator[Stretch]:
+            for stretch in super().read_stretches(*asked, **more):
+                blocks.append(stretch.before.seq)
+                yield stretch
+
+    there = {stretch.before.seq for stretch in Reader(disk).read_stretches(1)}
+    monkeypatch.setattr("tidemark.changes.delivery.storage_points.Reader", Counted)
+    places = Places(disk)
+    found = {shard: (places.locate(point, "a task"), places.settle(point, "a task")) for shard, point in in_order(points)}
+    assert found == alone
+    assert len({start.seq for start, _ in found.values()}) > 50 and any(start.half for start, _ in found.values())
+    assert set(blocks) <= there and len(there) > 10
+    assert len(blocks) <= 2 * len(there), "a block is read once, and once more where a half done transaction was looked for"
 
 
 def test_a_store_that_lacks_what_is_done_is_refused(tmp_path: Path) -> None:

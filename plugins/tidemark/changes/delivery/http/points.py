@@ -35,7 +35,7 @@ from tidemark.changes.delivery.members import (
     read_seen,
     shard_lease,
 )
-from tidemark.changes.delivery.storage_points import Place, furthest_point, locate, point_fields, settle_point
+from tidemark.changes.delivery.storage_points import Place, Places, furthest_point, in_order, point_fields
 from tidemark.changes.delivery.stream import LEASE_SECONDS, RENEWED
 from tidemark.changes.delivery.tasks import (
     Change,
@@ -52,11 +52,13 @@ from tidemark.changes.store.read import Reader
 from tidemark.errors import LeaseHeldError, LeaseLostError, NotFoundError, UsageError
 from tidemark.ledger.delivery import (
     STOPPED,
+    Move,
     SinkBatch,
     StoragePoint,
     TaskRow,
     create_task,
     move_point,
+    move_points,
     read_batch,
     read_points,
     read_sink_tables,
@@ -122,8 +124,8 @@ class TaskPoints:
             return self.tell(wanted.name)
         version = max(point.version_ts for point in asked.points.values())
         if found is None or (found.generation, found.version_ts) < (asked.generation, version):
-            what = f"task {wanted.name}"
-            points = {shard: settle_point(disk, point, what, STORE) for shard, point in asked.points.items()}
+            what, places = f"task {wanted.name}", Places(disk, STORE)
+            points = {shard: places.settle(point, what) for shard, point in in_order(asked.points)}
             if found is None:
                 self._create(asked, version, points)
             else:
@@ -153,11 +155,11 @@ class TaskPoints:
 
     def locate(self, disk: Disk, asked: Locate) -> dict[str, Any]:
         """Where shards go on in this store. BinlogGapError, PermanentError: as of `storage_points.locate`."""
-        starts = []
-        for shard, point in asked.points.items():
-            found = locate(disk, point, f"task {asked.task}, shard {shard}", STORE)
+        starts, places = [], Places(disk, STORE)
+        for shard, point in in_order(asked.points):
+            found = places.locate(point, f"task {asked.task}, shard {shard}")
             starts.append({"shard": shard, "seq": found.seq, "index": found.index, "half": found.half, "known": found.known})
-        return {"starts": starts}
+        return {"starts": sorted(starts, key=lambda one: one["shard"])}
 
     # members
 
@@ -225,22 +227,24 @@ class TaskPoints:
     def commit_points(self, disk: Disk, asked: CommitPoints) -> dict[str, Any]:
         """Move points of shards forward, of any reader's store. `refused`: shards in which it moved nothing, and why."""
         task = self.find(asked.task)
-        what = f"task {task.name}"
-        points = {shard: settle_point(disk, point, what, STORE) for shard, point in asked.points.items()}
+        what, places = f"task {task.name}", Places(disk, STORE)
+        points = {shard: places.settle(point, what) for shard, point in in_order(asked.points)}
         refused: dict[str, str] = {}
+        moves: list[Move] = []
         with self.leases.ledger.write() as connection:
             require_no_sink(connection, task.name)
             rows = self.leases.list_named(connection, lease_prefix(task.name))
             held = read_seen("", task.shards, task.generation, rows).held
             before = read_points(connection, task.name)
             for shard, point in points.items():
-                was, fence = before.get(shard), asked.fences.get(shard, 0)
+                was = before.get(shard)
                 if was is None or was.version_ts != point.version_ts:
                     refused[str(shard)] = "STALE"
                 elif not self._may_move(connection, asked, shard, held.get(shard, "")):
                     refused[str(shard)] = "HELD"
-                elif (further := _find_further(disk, was, point, what)) is not None:
-                    move_point(connection, (task.name, shard), was, further, fence=fence)
+                elif (further := _find_further(places, was, point, what)) is not None:
+                    moves.append(Move(shard, was, further, asked.fences.get(shard, 0)))
+            move_points(connection, task.name, moves)
         return {**self.tell(task.name), "refused": refused}
 
     def _may_move(self, connection: Connection, asked: CommitPoints, shard: int, holder: str) -> bool:
@@ -316,14 +320,14 @@ class _Due:
         return bool(self.renew or self.release or self.take or self.join)
 
 
-def _find_further(disk: Disk, was: StoragePoint, point: StoragePoint, what: str) -> StoragePoint | None:
+def _find_further(places: Places, was: StoragePoint, point: StoragePoint, what: str) -> StoragePoint | None:
     """What two points of this store say together, where that is more than the first. A reader with another order of commits
     may know of more without a later place."""
     known, more = parse_gtids(was.gtids), parse_gtids(point.gtids)
     if known is not None and type(known) is type(more) and not more >= known:  # type: ignore[operator]
         if known >= more:  # type: ignore[operator]
             return None
-        point = settle_point(disk, furthest_point(was, point), what, STORE)
+        point = places.settle(furthest_point(was, point), what)
     is_further = point.order > was.order or (point.order == was.order and point.gtids != was.gtids)
     return point if is_further else None
 
@@ -332,7 +336,7 @@ def _point_behind(reader: Reader, asked: Commit) -> StoragePoint:
     """The storage point behind an event: of its transaction, or of the next one where that is whole."""
     point = replace(asked.checkpoint, gtid_set="")
     if point.stored is not None:
-        return settle_point(reader.disk, replace(point.stored, version_ts=asked.version_ts), "the point", STORE)
+        return Places(reader.disk, STORE).settle(replace(point.stored, version_ts=asked.version_ts), "the point")
     if point.mode != NORMAL or not (point.file or (point.uuid and point.transaction_id > 0)):
         raise UsageError("buffaloCheckpoint: a commit names an event: its uuid and transactionId, or its log and offset")
     start = find_start(reader, point)
