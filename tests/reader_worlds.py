@@ -63,12 +63,14 @@ def name_maria(transaction: Transaction) -> Transaction:
 
 @dataclass
 class RunningReader:
-    """A reader with a store and a ledger of its own. `file`: of its server's log; `alter`: what it makes of replies."""
+    """A reader with a store and a ledger of its own. `file`: of its server's log; `alter`: what it makes of replies;
+    `has_tls`: it has the certificate and the key of its folder."""
 
     folder: Path
     file: int = 9
     alter: Alter | None = None
     has_gtids: bool = True
+    has_tls: bool = False
     port: int = 0
     limits: Limits = LIMITS
     _known: str = ""
@@ -88,7 +90,7 @@ class RunningReader:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self.has_tls else ''}://127.0.0.1:{self.port}"
 
     def append(self, numbers: Iterable[int], make: Callable[[int], Transaction] = lambda n: make_transaction(n, 3)) -> None:
         """Transactions of the source, in this order, in this server's log."""
@@ -120,7 +122,8 @@ class RunningReader:
         leases = Leases(self.ledger, this_process())
         server = Server({"orders": Watch(self.disk, 0)}, Tokens(self.folder / "tokens"), leases)
         app: ASGIApp = server.make_app() if self.alter is None else _Altering(server.make_app(), self)
-        config = uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off", ws="none")
+        tls = {"ssl_certfile": self.folder / "c.pem", "ssl_keyfile": self.folder / "k.pem"} if self.has_tls else {}
+        config = uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off", ws="none", **tls)  # type: ignore[arg-type]
         running = uvicorn.Server(config)
         bound = _bind(self.port)
         self.port = bound.getsockname()[1]

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -91,6 +93,22 @@ def start(folder: Path, *words: str, before: str = "") -> tuple[subprocess.Popen
     said = json.loads(process.stdout.readline())
     assert said["pid"] == process.pid
     return process, said["address"]
+
+
+def make_certificate(folder: Path) -> None:
+    """A key, and a certificate of 127.0.0.1 that it signs itself."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
+    made = made.add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+    (folder / "c.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (folder / "k.pem").write_bytes(key.private_bytes(encoding, form, serialization.NoEncryption()))
 
 
 @contextmanager

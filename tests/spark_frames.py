@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tests.delivery_worlds import START, gtids_at
+from tests.delivery_worlds import LIMITS, NOTES, ORDERS, START, gtids_at, make_transaction
+from tests.reader_worlds import RunningReader
 from tidemark.changes.spark.source import ChangesSource, ChangesStreamReader
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo, Column, Mark, Op, Record, Row, Rows, Shape, Transaction
@@ -20,6 +22,7 @@ from tidemark.changes.store.write import Writer
 
 LAST = 60
 Line = dict[str, Any]
+Options = dict[str, object]
 
 
 def make_source(**options: object) -> ChangesSource:
@@ -97,3 +100,31 @@ def shape(*columns: Column) -> Shape:
 
 def inserts(table: Shape, *values: tuple[Any, ...]) -> Rows:
     return Rows.of(table, [Row(Op.INSERT, None, each) for each in values])
+
+
+# readers of a store
+
+
+def fill(reader: RunningReader, first: int, last: int) -> None:
+    tables = {0: (ORDERS, NOTES)}
+    reader.append(range(first, last + 1), lambda n: make_transaction(n, n % 7, tables.get(n % 4, (ORDERS,))))
+
+
+def served(*readers: RunningReader, **more: object) -> Options:
+    token = readers[0].folder.parent / "token"
+    url = ",".join(reader.url for reader in readers)
+    return {"url": url, "tokenFile": token, "task": "billing", "source": "orders", **more}
+
+
+def shared(reader: RunningReader) -> Options:
+    return {"store": reader.disk.root, "source": "orders"}
+
+
+def copy_of(reader: RunningReader, name: str) -> RunningReader:
+    """Another reader, of a copy of the store."""
+    copy = RunningReader(reader.folder.parent / name)
+    copy.writer.close()
+    shutil.rmtree(copy.disk.root)
+    shutil.copytree(reader.disk.root, copy.disk.root)
+    copy.writer = Writer(copy.disk, 2, LIMITS)
+    return copy

@@ -17,7 +17,7 @@ import pytest
 
 from tests.commanded import run_here
 from tests.delivery_worlds import expected_changes, fill_store, write_store
-from tests.served_changes import TOKEN, start
+from tests.served_changes import TOKEN, make_certificate, start
 from tests.services import spark as spark_service
 from tests.services.processes import PartMissing, free_port, soon
 from tidemark.changes.spark.places import PATIENCE_SECONDS
@@ -157,6 +157,20 @@ def test_a_stream_of_a_session(spark: Any, served: Served) -> None:
     assert query.run(served.options(0)) == []
     [task] = run_here(served.config, "changes", "show", "orders").json["tasks"]
     assert task["name"] == "billing" and LAST // 2 < int(task["points"][0]["point"].removeprefix("seq:")) <= LAST + 4
+
+
+def test_by_tls_with_the_certificate_that_vouches(spark: Any, served: Served) -> None:
+    folder = served.config.parent
+    with served.config.open("a") as config:
+        config.write('[changes]\ncertificate = "c.pem"\nkey = "k.pem"\n')
+    make_certificate(folder)
+    served.kill(1)
+    served.start(1)
+    safe = {"url": served.urls[1].replace("http", "https"), "ca": folder / "c.pem"}
+    assert sorted(places(load(spark, served.options(**safe)).collect())) == sorted(expected_changes(1, LAST))
+    assert sum(map(len, Query(spark, served).run(served.options(**safe)))) > LAST
+    with pytest.raises(Exception, match=r"no ca is given, .*hint: ca names the certificate"):
+        load(spark, served.options(url=safe["url"]))
 
 
 def collect_slowly(frame: Any, sign: Path) -> list[tuple[int, int]]:

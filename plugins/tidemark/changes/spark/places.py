@@ -5,6 +5,9 @@ A place is pickled for the tasks. Of a token it knows the file alone: each machi
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +20,7 @@ from tidemark.changes.store.disk import Disk
 from tidemark.errors import UnreachableError
 
 if TYPE_CHECKING:
+    from tidemark.changes.delivery.http.client.held_point import HeldPoint
     from tidemark.changes.delivery.http.client.spans import SpanReaders
     from tidemark.changes.delivery.spans import Span
     from tidemark.ledger.delivery import StoragePoint
@@ -133,8 +137,9 @@ class Served:
         return self.open_readers().fetch_blocks(*part.proof, chosen)
 
     def open_task(self, point: StoragePoint) -> TaskPoint:
-        self.open_readers().move_point(point)
-        return ServedTaskPoint(self)
+        held = self.open_readers().hold_point(point)
+        _exit_on_sigterm()
+        return ServedTaskPoint(held)
 
     def open_readers(self) -> SpanReaders:
         from tidemark.changes.delivery.http.client.readers import Address
@@ -148,12 +153,21 @@ class Served:
 
 @dataclass(frozen=True)
 class ServedTaskPoint:
-    """The point of a task at readers. Nobody holds its shard for the stream: a second stream moves it as well."""
+    """The point of a task at readers, held by the stream."""
 
-    place: Served
+    held: HeldPoint
 
     def move(self, point: StoragePoint) -> None:
         with suppress(UnreachableError):  # retention keeps more until the next one
-            self.place.open_readers().move_point(point)
+            self.held.move(point)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.held.close()
+
+
+def _exit_on_sigterm() -> None:
+    """Let a SIGTERM, by which Spark ends the process that plans a stream, end it as an exit does: so the stream is stopped,
+    and its lease released. A handler of the process's own stays."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))

@@ -9,8 +9,6 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from tests.served_changes import (
     append,
     expected,
     make,
+    make_certificate,
     places_of,
     rows_of,
     serving,
@@ -44,7 +43,7 @@ from tidemark.changes.store.model import Rows
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.retain import Rules, retain
 from tidemark.changes.store.write import Writer
-from tidemark.errors import BinlogGapError, UnreachableError
+from tidemark.errors import BinlogGapError, PermanentError
 
 # the state machine
 
@@ -288,24 +287,9 @@ def test_over_tls_and_what_retention_took_is_told_and_never_jumped_over(tmp_path
             while (got := client.fetch(milliseconds=0, size=1)).frames:
                 last = got.frames[-1][1].pieces[-1].seq
                 assert last < first, "it was jumped over"
-        with pytest.raises(UnreachableError):
-            ReaderClient(served.address, TOKEN, wanted).ask_server()  # a certificate that nobody vouches for
-
-
-def make_certificate(folder: Path) -> None:
-    """A key, and a certificate of 127.0.0.1 that it signs itself."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
-    made = made.add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-    (folder / "c.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    (folder / "k.pem").write_bytes(key.private_bytes(encoding, form, serialization.NoEncryption()))
+        with pytest.raises(PermanentError, match="no ca is given, and this machine does not know") as caught:
+            ReaderClient(served.address, TOKEN, wanted).ask_server()
+        assert caught.value.hint.startswith("ca names the certificate")
 
 
 # storage points

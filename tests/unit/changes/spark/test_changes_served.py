@@ -4,81 +4,33 @@ from __future__ import annotations
 
 import json
 import pickle
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from tests.delivery_worlds import LIMITS, NOTES, ORDERS, START, make_transaction
-from tests.reader_worlds import TOKEN, RunningReader, flip_blocks, join
-from tests.spark_frames import LAST, Stream, make_source, read_frame, read_parts
+from tests.delivery_worlds import ORDERS, START, make_transaction
+from tests.reader_worlds import TOKEN, RunningReader, flip_blocks
+from tests.served_changes import make_certificate
+from tests.spark_frames import LAST, Options, Stream, copy_of, fill, make_source, read_frame, read_parts, served, shared
 from tidemark.changes.delivery.http.client import fetched, spans
-from tidemark.changes.delivery.http.client.readers import Reader
 from tidemark.changes.delivery.http.client.spans import Turns
 from tidemark.changes.delivery.http.sessions import Sessions
 from tidemark.changes.spark import places as of_spark
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import Mark, Rows
 from tidemark.changes.store.retain import Rules, retain
-from tidemark.changes.store.write import Limits, Writer
+from tidemark.changes.store.write import Limits
 from tidemark.errors import (
     BinlogGapError,
     CorruptionError,
-    LeaseHeldError,
     NotFoundError,
     PermanentError,
     RetryableError,
     UnreachableError,
     UsageError,
 )
-from tidemark.ledger.delivery import StoragePoint
-
-Options = dict[str, object]
-
-
-def fill(reader: RunningReader, first: int, last: int) -> None:
-    tables = {0: (ORDERS, NOTES)}
-    reader.append(range(first, last + 1), lambda n: make_transaction(n, n % 7, tables.get(n % 4, (ORDERS,))))
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_spark, "PATIENCE_SECONDS", 0.3)
-    monkeypatch.setattr(spans, "AGAIN_SECONDS", 0.05)
-
-
-@pytest.fixture
-def reader(tmp_path: Path) -> Iterator[RunningReader]:
-    running = RunningReader(tmp_path / "reader")
-    fill(running, 1, LAST)
-    running.name_server(7)
-    (tmp_path / "token").write_text(f"{TOKEN}\n")
-    running.start()
-    yield running
-    running.close()
-
-
-def served(*readers: RunningReader, **more: object) -> Options:
-    token = readers[0].folder.parent / "token"
-    url = ",".join(reader.url for reader in readers)
-    return {"url": url, "tokenFile": token, "task": "billing", "source": "orders", **more}
-
-
-def shared(reader: RunningReader) -> Options:
-    return {"store": reader.disk.root, "source": "orders"}
-
-
-def copy_of(reader: RunningReader, name: str) -> RunningReader:
-    """Another reader, of a copy of the store."""
-    copy = RunningReader(reader.folder.parent / name)
-    copy.writer.close()
-    shutil.rmtree(copy.disk.root)
-    shutil.copytree(reader.disk.root, copy.disk.root)
-    copy.writer = Writer(copy.disk, 2, LIMITS)
-    return copy
-
 
 # frames
 
@@ -158,6 +110,7 @@ def test_a_checkpoint_of_the_folder_goes_on_at_a_reader(reader: RunningReader) -
     for place in (shared(reader), served(reader), shared(reader), served(reader)):
         stream = Stream(stream.offset, **place, **words)
         found += stream.read_batch() or []
+        stream.reader.stop()
     assert found == whole[: len(found)] and len(found) > 120
 
 
@@ -170,63 +123,38 @@ def test_available_now_ends_where_the_store_ended_then(reader: RunningReader) ->
     assert stream.reader.latestOffset(json.loads(stream.offset), ReadMaxRows(1)) == json.loads(stream.offset)
 
 
-def test_commit_moves_the_point_of_the_task_and_nothing_else(reader: RunningReader) -> None:
-    stream = Stream(**served(reader), rowsPerBatch=40, from_="seq:5")
-    stream.read_batch()
-    assert {shard: point.seq for shard, point in reader.points().items()} == {0: 5}
-    done = json.loads(stream.offset)
-    stream.read_batch()
-    stream.reader.commit(done)
-    assert reader.points()[0].seq == done["seq"] > 5
-    stream.reader.commit(done | {"seq": 6})
-    assert reader.points()[0].seq == done["seq"]  # no point goes back
-    reader.kill()
-    stream.reader.commit(json.loads(stream.offset))  # a reader that is away keeps more
-    reader.start()
-    stream.reader.commit(json.loads(stream.offset))
-    assert reader.points()[0].seq == json.loads(stream.offset)["seq"]
-
-
-def test_a_point_that_was_moved_at_one_reader_is_moved_at_all_by_the_next(
-    reader: RunningReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = copy_of(reader, "copy")
-    copy.start()
-    stream = Stream(**served(reader, copy), rowsPerBatch=40)
-    stream.read_batch()
-    done = json.loads(stream.offset)
-    move, moved = spans.SpanReaders._move_at, []
-
-    def die_after_one(self: spans.SpanReaders, one: Reader, point: StoragePoint) -> None:
-        if moved:
-            raise KeyboardInterrupt
-        moved.append(one.url)
-        move(self, one, point)
-
-    monkeypatch.setattr(spans.SpanReaders, "_move_at", die_after_one)
-    with pytest.raises(KeyboardInterrupt):
-        stream.reader.commit(done)
-    assert sorted(one.points()[0].seq for one in (reader, copy)) == [1, done["seq"]]
-    monkeypatch.setattr(spans.SpanReaders, "_move_at", move)
-    again = Stream(json.dumps(done), **served(reader, copy), rowsPerBatch=40)
-    again.read_batch()
-    again.reader.commit(json.loads(again.offset))
-    assert [one.points()[0].seq for one in (reader, copy)] == [json.loads(again.offset)["seq"]] * 2
-    copy.close()
-
-
 def test_a_frame_begins_no_task(reader: RunningReader) -> None:
     assert read_frame(**served(reader))
     assert reader.points() == {}
 
 
-def test_a_task_of_consumers_is_not_taken(reader: RunningReader) -> None:
-    with join([reader], shards=1) as member:
-        assert member.next_batch()
-        with pytest.raises(LeaseHeldError, match=r"a member of task billing has its shard.*hint: end the consumers"):
-            Stream(**served(reader)).read_batch()
-    with join([reader], shards=None), pytest.raises(PermanentError, match="has shards 1, not"):
-        join([reader], shards=4).join()
+# certificates
+
+
+def test_by_tls_with_the_certificate_that_vouches_and_no_other(tmp_path: Path) -> None:
+    for name in ("reader", "other"):
+        (tmp_path / name).mkdir()
+        make_certificate(tmp_path / name)
+    running = RunningReader(tmp_path / "reader", has_tls=True)
+    (tmp_path / "token").write_text(TOKEN)
+    fill(running, 1, LAST)
+    running.start()
+    assert running.url.startswith("https://")
+    words = served(running, ca=tmp_path / "reader" / "c.pem")
+    assert read_parts(**words) == read_parts(**shared(running))
+    stream = Stream(**words)
+    assert stream.read_batch()
+    stream.reader.commit(json.loads(stream.offset))
+    stream.reader.stop()
+    other = str(tmp_path / "other" / "c.pem")
+    for ca, said in ((other, f"ca {other} does not vouch for"), ("", "no ca is given, and this machine does not know")):
+        wrong = rf'{said} the certificate of the reader https://.*hint: ca names .*\.option\("ca", FILE\)'
+        with pytest.raises(PermanentError, match=wrong):
+            read_frame(**{**words, "ca": ca})
+    (tmp_path / "none").write_text("no certificate")
+    with pytest.raises(UsageError, match=r"the certificate .*none cannot be read"):
+        read_frame(**{**words, "ca": tmp_path / "none"})
+    running.close()
 
 
 # readers that die, or have something else
@@ -314,7 +242,9 @@ def test_a_checkpoint_of_another_source_is_refused(reader: RunningReader) -> Non
 def test_a_point_that_retention_overran_is_told(tmp_path: Path, reader: RunningReader) -> None:
     first, passed = Stream(**served(reader), rowsPerBatch=10), Stream(**served(reader), from_="seq:2", rowsPerBatch=0)
     planned = first.plan_batch()
+    first.reader.stop()
     passed.read_all()
+    passed.reader.stop()
     fill(reader, LAST + 1, 300)
     assert retain(Disk(reader.disk.root), Rules(hours=4), START / 1e6 + 300 * 60).retired
     begun = Stream(**served(reader)).offset

@@ -88,6 +88,7 @@ class ReaderConnection:
         else:
             self._connection = http.client.HTTPConnection(host, port, timeout=timeout)
         self.url = url
+        self._ca = ca
         self.headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._whole = whole
         self._used = time.monotonic()
@@ -118,6 +119,9 @@ class ReaderConnection:
             response = self._connection.getresponse()
             data = self._read_body(response, most)
             self._used = time.monotonic()
+        except ssl.SSLCertVerificationError as wrong:
+            self._connection.close()
+            raise self._tell_certificate(wrong) from wrong
         except (OSError, http.client.HTTPException) as broken:
             self._connection.close()
             raise UnreachableError(f"the reader {self.url} does not answer: {broken}", subject=self.url) from broken
@@ -129,6 +133,15 @@ class ReaderConnection:
         if response.status != 200:
             raise _read_error(self.url, response.status, path, data)
         return data
+
+    def _tell_certificate(self, wrong: ssl.SSLCertVerificationError) -> PermanentError:
+        vouching = f"ca {self._ca} does not vouch for" if self._ca else "no ca is given, and this machine does not know"
+        return PermanentError(
+            f"{vouching} the certificate of the reader {self.url}: {wrong.verify_message}",
+            hint='ca names the certificate of the reader, or of who signed it: .option("ca", FILE), subscribe(ca=FILE),'
+            " consume --ca FILE",
+            subject=self.url,
+        )
 
     def _cut(self) -> None:
         with suppress(OSError, AttributeError):  # it is closed already

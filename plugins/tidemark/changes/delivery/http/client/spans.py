@@ -1,4 +1,4 @@
-"""Spans of a source at its readers, for who is no member of a task: planned, fetched, and a task's point moved behind them.
+"""Spans of a source at its readers, for who is no member of a task: planned and fetched.
 
 Several readers may serve one store, or copies of it: each number is the same transaction there. Which of them answers is of
 no account: a part's blocks must begin and end at the transactions that it was planned with, at whichever reader.
@@ -11,23 +11,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from tidemark.changes.delivery.blocks import Key
 from tidemark.changes.delivery.http.client.fetched import FetchedStretches
+from tidemark.changes.delivery.http.client.held_point import HeldPoint
 from tidemark.changes.delivery.http.client.readers import Address, Reader, most_telling
 from tidemark.changes.delivery.http.client.session import ReaderClient
 from tidemark.changes.delivery.spans import Span, SpanAsked
 from tidemark.changes.delivery.storage_points import OtherStoreError, point_after, stands_at
-from tidemark.changes.delivery.tasks import Wanted
 from tidemark.changes.store.block import Chosen
 from tidemark.changes.store.read import Stretch
-from tidemark.errors import LeaseHeldError, RetryableError, TidemarkError
+from tidemark.errors import RetryableError, TidemarkError
 from tidemark.ledger.delivery import StoragePoint, TaskRow
 
 AGAIN_SECONDS = 0.5
-MEMBER = "spans"
-"""Who moves points: nobody who holds a shard."""
 
 
 class SpanReaders:
@@ -64,36 +61,10 @@ class SpanReaders:
         task = TaskRow(self._task, self._source, 1, "mixed", "split")
         return FetchedSpan(Turns(readers, self._address.patience_seconds), task, (start, end), chosen)
 
-    def move_point(self, point: StoragePoint) -> None:
-        """Move the point of the task, which has one shard, forward; a task that has not begun begins there.
-
-        At each reader that answers: they may have a ledger each. Where one is away, its retention keeps more. Raises what
-        says most where none answers. LeaseHeldError: a member has the shard.
-        """
-        refused: list[Exception] = []
-        readers = self._open_readers()
-        for reader in readers:
-            # CRASH WINDOW: the point is moved at some readers. The others keep more until the next one is moved.
-            try:
-                self._move_at(reader, point)
-            except TidemarkError as wrong:
-                refused.append(wrong)
-            finally:
-                reader.close()
-        if len(refused) == len(readers) or any(isinstance(one, LeaseHeldError) for one in refused):
-            raise most_telling(refused)
-
-    def _move_at(self, reader: Reader, point: StoragePoint) -> None:
-        start = f"seq:{point.seq}" if point.seq > 1 else "earliest"
-        told = reader.begin(Wanted(self._task, self._source, shards=1, start=start))
-        assert told.task is not None
-        moved = replace(point, version_ts=told.points[0].version_ts)
-        if reader.commit(told.task, {0: moved}, MEMBER).refused:
-            raise LeaseHeldError(
-                f"a member of task {self._task} has its shard at {reader.url}, or rewound it",
-                hint="end the consumers of the task; or give another task",
-                subject=self._task,
-            )
+    def hold_point(self, point: StoragePoint) -> HeldPoint:
+        """The point of the task, which has one shard, held until it is closed; a task that has not begun begins at `point`.
+        Errors as of `HeldPoint`."""
+        return HeldPoint(self._open_readers(), self._task, self._source, point)
 
     def _open_readers(self) -> list[Reader]:
         urls = sorted(self._address.urls, key=lambda url: url in self._refused)
