@@ -91,11 +91,14 @@ class TaskEngine:
         except NotFoundError as gone:  # retention took a bucket of an old view
             raise overrun_error(self.disk, batch.first) from gone
         store = str(self.disk.root.absolute())
-        answers = self._run([ReadTask(store, self.tables, first, end, self._next_place()) for first, end in spans])
+        tasks = [ReadTask(store, self.tables, first, end, self._next_place()) for first, end in spans]
+        answers = self._run(tasks)
         notes = (noted for answer in answers for noted in answer.notes)
         content = judge_notes(notes, choose_tables(self.tables), batch, known)
-        if content.end < batch.end:  # a statement ends it, and rows behind that were read, too
-            return self.read(replace(batch, end=content.end), known, most)
+        inside = [task for task in tasks if task.first < content.end]
+        answers = answers[: len(inside)]
+        if inside and inside[-1].end > content.end:  # a statement ends the batch, and this task read rows behind it, too
+            answers[-1:] = self._run([replace(inside[-1], end=content.end, place=self._next_place())])
         for answer in answers:
             for name, rows in answer.rows.items():
                 runs = content.table_of(name).runs

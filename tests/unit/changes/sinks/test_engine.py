@@ -209,6 +209,25 @@ def test_a_store_that_shows_less_than_a_batch_has_leaves_no_row_out(tmp_path: Pa
         read_content(world.disk, lambda _database, _table: True, SinkBatch(1, 1, 4, 0))
 
 
+def test_where_a_statement_ends_a_batch_one_task_is_done_again(tmp_path: Path) -> None:
+    """The task that read rows behind it; it gives the rows that one process has."""
+    world, tasks = make_world(tmp_path, HISTORY), InlineEngine()
+    batch = SinkBatch(1, 1, world.count + 1, 0)
+    spans = divide_batch(open_whole(world.disk).read_headers(1, batch.end), batch)
+    sink = world.sink()
+    with open_engine(sink.settings, sink.app.settings.spark, world.disk, tasks) as engine:
+        found = engine.read(batch, (), 1 << 30)
+        here = HereEngine(world.disk, sink.settings.tables).read(batch, (), 1 << 30)
+        assert 1 < found.end == here.end < spans[-1][0]
+        assert any(first < found.end < end for first, end in spans)
+        assert tasks.tasks["ReadTask"] == len(spans) + 1 > 3
+        rows = [
+            [(name, run.load().join().to_pylist()) for name, table in content.tables.items() for run in table.runs]
+            for content in (found, here)
+        ]
+        assert rows[0] == rows[1] != []
+
+
 def test_a_batch_is_cut_where_transactions_begin(tmp_path: Path) -> None:
     world = make_world(tmp_path, HISTORY)
     reader, end = open_whole(world.disk), world.count + 1
