@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
@@ -15,12 +17,16 @@ from tests.commanded import run_here
 from tests.dags.conftest import Centre
 from tests.dump_worlds import MYSQL
 from tests.services.binlog_source import BinlogSource
-from tests.sink_worlds import SinkWorld, read, updated
+from tests.services.processes import descendants_named
+from tests.sink_worlds import SinkWorld, inserted, read, updated
 from tidemark.changes.binlog.gtid_sets import MysqlGtidSet
+from tidemark.changes.sinks.deliver import find_sink, read_sink_table
 from tidemark.changes.sources.verify import VERIFIED, VERIFY_SECONDS
-from tidemark.changes.store.model import ABSENT
+from tidemark.changes.store.model import ABSENT, Column, Kind, Rows, Shape
 from tidemark.changes.store.write import Writer
-from tidemark.errors import BinlogGapError, PartialError, PermanentError
+from tidemark.engines.java import java_home
+from tidemark.engines.spark import close_sessions
+from tidemark.errors import BinlogGapError, PartialError, PermanentError, UsageError
 from tidemark.ledger.leases import Leases
 from tidemark.orchestration.tasks import changes as tasks
 
@@ -171,6 +177,47 @@ def test_verify_once_a_day(centre: Centre, server: BinlogSource) -> None:
         tasks.verify("orders")
     assert not isinstance(red.value, AirflowSkipException)
     assert not noted.exists()
+
+
+@pytest.fixture
+def java() -> Iterator[None]:
+    try:
+        java_home()
+    except UsageError as missing:
+        pytest.skip(missing.message)
+    yield
+    close_sessions()
+
+
+@pytest.mark.soak
+@pytest.mark.real("spark")
+@pytest.mark.timeout(400)
+@pytest.mark.usefixtures("java")
+def test_sinks_by_spark_of_each_kind_are_tasks_of_their_dags(
+    centre: Centre, run: Callable[..., Any], tmp_path: Path
+) -> None:
+    world = SinkWorld(tmp_path / "world", "history")
+    at, n = Column("at", Kind.TEXT, "datetime(3) not null", key=True), Column("n", Kind.INT64, "int")
+    ticks = Shape("plant", "ticks", (at, n))
+    for number in range(40):
+        world.append([inserted(number, "a", "1.00")])
+        world.append(Rows.of(ticks, [inserted(f"2026-11-28 10:00:{number:02}.000", number)]))
+    tables = {"delta": "shop.*", "history": "**", "catalog": "plant.ticks"}
+    sinks = [
+        f'[sinks.{kind}]\nsource = "orders"\nkind = "{kind}"\ntarget = "{kind}"\nengine = "spark"\ntables = ["{wanted}"]\n'
+        for kind, wanted in tables.items()
+    ]
+    site = '[sites.plant]\nid = "2b4e28ba-2fa1-41d2-883f-0016d3cca427"\nstore = "catalog"\n'
+    centre.write(f'[sources.orders]\nstore = "{world.folder}/store"\n{site}{"".join(sinks)}')
+    told = centre.config.read_text(encoding="utf-8")
+    centre.config.write_text(told.replace('engine = "pool"', 'engine = "spark"\nmaster = "local[2]"'), encoding="utf-8")
+    for kind in tables:
+        assert run(f"tidemark_sink__{kind}")["deliver"] == ["success"]
+    assert descendants_named(os.getpid(), "spark_jobs/")
+    lake = find_sink(centre.app(), "delta")
+    assert sum(batch.num_rows for batch in read_sink_table(lake, "shop.orders")) == 40
+    assert sum(pq.read_metadata(file).num_rows for file in (centre.root / "history").rglob("*.parquet")) == 80
+    assert len(list((centre.root / "catalog").rglob("*.tsfile"))) >= 1
 
 
 def test_a_sink_is_delivered_and_a_table_that_stops_is_red(centre: Centre, tmp_path: Path) -> None:

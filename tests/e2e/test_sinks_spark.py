@@ -15,9 +15,11 @@ import pytest
 
 from tests.commanded import Said, run_here
 from tests.dump_worlds import start_server
+from tests.services import spark as spark_service
 from tests.services.command_forks import Forked, start_command
 from tests.services.mariadb import PASSWORD, USER, MariaDb
 from tests.services.processes import descendants_named, soon
+from tests.services.spark import Cluster
 from tidemark.app import open_app
 from tidemark.changes.sinks.deliver import find_sink, read_sink_table
 from tidemark.changes.sinks.engine import STAGING
@@ -50,8 +52,8 @@ class Lakes:
     """The source `orders` and a sink of each kind, by settings that say `engine`; each word of it has settings of its own, a
     ledger of its own and targets of its own, and all have one store."""
 
-    def __init__(self, folder: Path, server: MariaDb) -> None:
-        self.folder, self.server, self.count = folder, server, 0
+    def __init__(self, folder: Path, server: MariaDb, master: str = "local[2]") -> None:
+        self.folder, self.server, self.master, self.count = folder, server, master, 0
         (folder / "password").write_text(PASSWORD, encoding="utf-8")
         for name in ("here", "there"):
             self.write_settings(name, "spark" if name == "there" else "pool")
@@ -68,7 +70,7 @@ class Lakes:
         (self.folder / name / "tidemark.toml").write_text(
             f'[sources.orders]\nstore = "{self.folder}/store"\nurl = "mysql://{USER}@127.0.0.1:{self.server.port}"\n'
             f'password_file = "{self.folder}/password"\ntls = "off"\ntables = ["shop.*"]\n'
-            f'[sites.series]\n{SITE}\nstore = "series"\n[spark]\nmaster = "local[2]"\n' + "".join(told)
+            f'[sites.series]\n{SITE}\nstore = "series"\n[spark]\nmaster = "{self.master}"\n' + "".join(told)
         )
 
     def change(self) -> None:
@@ -124,16 +126,29 @@ class Lakes:
         assert len(here["orders"]) > 500 and len(here["ticks"]) > 300 and len(here) > 6
 
 
+@pytest.fixture
+def cluster(server: MariaDb, tmp_path: Path) -> Iterator[Cluster]:
+    with spark_service.cluster(java_home(), tmp_path) as running:
+        yield running
+
+
+def was_at_work(tmp_path: Path) -> bool:
+    """Whether each worker of the cluster had executors."""
+    return all(any((tmp_path / f"worker{number}").glob("app-*/*")) for number in range(2))
+
+
 @pytest.mark.timeout(1500)
-def test_both_engines_make_the_same_and_it_is_as_at_the_source(tmp_path: Path, server: MariaDb) -> None:
-    lakes = Lakes(tmp_path, server)
+def test_both_engines_make_the_same_and_it_is_as_at_the_source(tmp_path: Path, server: MariaDb, cluster: Cluster) -> None:
+    """The one is a standalone cluster, whose executors know nothing of the project."""
+    lakes = Lakes(tmp_path, server, cluster.address)
     for engine in ("spark", "pool", "spark"):
         lakes.write_settings("there", engine)
         lakes.change()
         lakes.deliver("here")
         lakes.deliver("there")
         lakes.assert_equal()
-        assert descendants_named(os.getpid(), "spark_jobs/sink.py")  # it stays for the next run of this process
+        assert descendants_named(os.getpid(), "spark_jobs/")  # it stays for the next run of this process
+    assert was_at_work(tmp_path)
     for name in ("there", "here"):
         for sink in ("lake", "series"):
             said = lakes.run(name, "verify", "orders", "--sink", sink)
