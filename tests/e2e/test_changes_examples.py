@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.commanded import run_here
 from tests.delivery_worlds import KEYS, expected_changes, fill_store, write_store
-from tests.services.spark import PLUGINS
+from tests.services.spark import PLUGINS, QUICK_JAVA
 from tidemark.engines.java import java_home
 from tidemark.errors import UsageError
 
@@ -98,7 +98,9 @@ def test_the_program_of_spark(config: Path) -> None:
         java = java_home()
     except UsageError as missing:
         pytest.skip(missing.message)
-    told = run_example("spark_changes.py", config, str(config), str(config.parent / "out"), JAVA_HOME=str(java))
+    told = run_example(
+        "spark_changes.py", config, str(config), str(config.parent / "out"), JAVA_HOME=str(java), **QUICK_JAVA
+    )
     orders = [(n, row) for n in range(1, LAST + 1) for row in range(0, n % 7, 1 if n % 4 else 2)]
     assert f"{len(orders)} changes kept" in told
     assert f"{len({(n + row) % KEYS for n, row in orders})} rows in shop.orders" in told

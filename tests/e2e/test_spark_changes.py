@@ -174,7 +174,7 @@ class Program:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, program, master, package, str(config.parent), str(pause), options],
-                env={**os.environ, **names},
+                env={**os.environ, **names, **spark_service.QUICK_JAVA},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -195,9 +195,10 @@ class Program:
         return sorted((seq, i) for file in self.out.glob("*.json") for seq, i in json.loads(file.read_text()))
 
 
-def test_a_killed_driver_goes_on_from_its_checkpoint(config: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.soak)])
+def test_a_killed_driver_goes_on_from_its_checkpoint(config: Path, kills: int) -> None:
     choice, last = Random(SEED), LAST
-    for _ in range(2):
+    for _ in range(kills):
         program = Program(config, "local[2]", 0.4)
         before, wanted = program.batches(), choice.randrange(1, 4)
         try:

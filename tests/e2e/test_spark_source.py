@@ -297,7 +297,7 @@ def run_example(name: str, *arguments: Path) -> str:
     paths = {"PYTHONPATH": str(spark_service.PLUGINS), "JAVA_HOME": str(java)}
     done = subprocess.run(
         [sys.executable, script, *arguments],
-        env={**os.environ, **paths},
+        env={**os.environ, **paths, **spark_service.QUICK_JAVA},
         capture_output=True,
         text=True,
         check=False,

@@ -55,7 +55,7 @@ def test_executors_get_the_package_from_the_program(tmp_path: Path) -> None:
     with spark_service.cluster(java, tmp_path) as running:
         done = subprocess.run(
             [sys.executable, program, running.address, package, SITE.root / "data", tmp_path / "out"],
-            env={**os.environ, **names},
+            env={**os.environ, **names, **spark_service.QUICK_JAVA},
             capture_output=True,
             text=True,
             check=False,

@@ -17,6 +17,9 @@ from tidemark.engines.spark import close_sessions
 from tidemark.errors import UsageError
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
+_QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+QUICK_JAVA = {"JDK_JAVA_OPTIONS": _QUICK}
+"""For the environment of a program of seconds: most of its CPU goes into compiling what runs once."""
 
 
 @contextmanager
@@ -39,7 +42,7 @@ def session(folder: Path, master: str = "local[2]") -> Iterator[Any]:
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     builder = builder.config("spark.local.dir", str(folder)).config("spark.sql.warehouse.dir", str(folder / "warehouse"))
     builder = builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+    builder = builder.config("spark.driver.extraJavaOptions", _QUICK)
     spark = builder.getOrCreate()
     try:
         spark.sparkContext.setLogLevel("OFF")
@@ -83,7 +86,7 @@ def cluster(java: Path, folder: Path) -> Iterator[Cluster]:
                         [home / "bin" / "spark-class", *command],
                         stdout=out,
                         stderr=out,
-                        env={"JAVA_HOME": str(java), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
+                        env={"JAVA_HOME": str(java), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", **QUICK_JAVA},
                         preexec_fn=die_with_parent(),
                     )
                 )
