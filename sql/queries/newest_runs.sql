@@ -1,13 +1,13 @@
 -- The newest runs, of one link or (link '') of all, each with its landings and how many of them the receiver has loaded.
 WITH newest AS (
-    SELECT run_id, link, state, started, ended, files, bytes, sent_bytes, dropped, pending, error, hint
+    SELECT run_id, link, state, started, ended, files, bytes, sent_bytes, dropped, pending, error, hint, worked
     FROM run
     WHERE :link = '' OR link = :link
     ORDER BY started DESC, run_id DESC
     LIMIT :most
 )
 SELECT n.run_id, n.link, n.state, n.started, n.ended, n.files, n.bytes, n.sent_bytes, n.dropped, n.pending, n.error, n.hint,
-       a.external, COALESCE(s.landings, 0) AS landings, COALESCE(s.answered, 0) AS answered
+       n.worked, a.external, COALESCE(s.landings, 0) AS landings, COALESCE(s.answered, 0) AS answered
 FROM newest n
 LEFT JOIN (
     -- a receiver of this ledger may have loaded what the sender has read no receipt of yet

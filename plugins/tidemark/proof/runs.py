@@ -24,7 +24,8 @@ from tidemark.proof.status import LinkStatus
 @dataclass(frozen=True)
 class Run:
     """One run. Times in seconds since 1970. `seconds`: from its start to its end, or to now; None if nobody knows when it
-    stopped. A run that was continued counts the pause too."""
+    stopped. A run that was continued counts the pause too. `worked`: seconds that processes worked on it, without pauses;
+    None of a run that an older Tidemark opened."""
 
     name: str
     link: str
@@ -32,6 +33,7 @@ class Run:
     started: float
     ended: float | None
     seconds: float | None
+    worked: float | None
     files: int
     bytes: int
     sent_bytes: int
@@ -42,6 +44,7 @@ class Run:
     external: str = ""  # dag id / run id of the Airflow run that opened it
 
     def as_json(self) -> dict[str, Any]:
+        busy = self.seconds if self.worked is None else self.worked
         return {
             "name": self.name,
             "link": self.link,
@@ -49,7 +52,8 @@ class Run:
             "started": format_iso(self.started),
             "ended": format_iso(self.ended),
             "duration_seconds": None if self.seconds is None else round(self.seconds, 3),
-            "bytes_per_second": round(self.sent_bytes / self.seconds) if self.seconds else None,
+            "worked_seconds": None if self.worked is None else round(self.worked, 3),
+            "bytes_per_second": round(self.sent_bytes / busy) if busy else None,
             "files": self.files,
             "bytes": self.bytes,
             "sent_bytes": self.sent_bytes,
@@ -86,6 +90,7 @@ def _run_of(row: Row, open_runs: Mapping[str, LinkStatus], now: float) -> Run:
         started=row["started"],
         ended=row["ended"],
         seconds=None if until is None else max(0.0, until - row["started"]),
+        worked=row["worked"],
         files=int(row["files"]),
         bytes=int(row["bytes"]),
         sent_bytes=int(row["sent_bytes"]),

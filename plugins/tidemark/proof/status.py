@@ -97,6 +97,12 @@ class LinkStatus:
     next: str
     lag: float  # seconds the oldest unsent file has waited, 0 with no backlog
 
+    @property
+    def knows_backlog(self) -> bool:
+        """False until a run has listed the site: that no file is known then does not mean that none waits."""
+        f = self.facts
+        return f.as_of.at is not None or f.last_success is not None or f.backlog_files > 0
+
     def as_json(self) -> dict[str, Any]:
         f = self.facts
         return {
@@ -117,6 +123,7 @@ class LinkStatus:
             "last_run_ended": format_iso(f.ended),
             "last_success": format_iso(f.last_success),
             "lag": round(self.lag, 3),
+            "backlog_known": self.knows_backlog,
             "backlog_files": f.backlog_files,
             "backlog_bytes": f.backlog_bytes,
             "oldest_unsent": format_iso(f.oldest_unsent),

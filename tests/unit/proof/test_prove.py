@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.errors import NotFoundError, UsageError
+from tidemark.errors import NotFoundError, TidemarkError, UsageError
 from tidemark.formats.layout import MANIFEST
 from tidemark.proof.overview import status
 from tidemark.proof.prove import coverage
@@ -25,11 +25,25 @@ def _one(deployment):
 
 def test_a_link_goes_from_new_to_idle(deploy: Deploy) -> None:
     d = deploy()
-    assert _one(d)["state"] == "new"
+    assert (_one(d)["state"], _one(d)["backlog_known"]) == ("new", False)
     d.sync()
     link = _one(d)
-    assert (link["state"], link["backlog_files"], link["lag"]) == ("idle", 0, 0.0)
+    assert (link["state"], link["backlog_known"], link["backlog_files"], link["lag"]) == ("idle", True, 0, 0.0)
     assert link["last_run_state"] == "finished"
+
+
+def test_what_waits_at_a_site_that_no_run_could_list_is_not_known(deploy: Deploy) -> None:
+    d = deploy()
+    away = d.site.rename(d.site.with_name("away"))
+    with pytest.raises(TidemarkError):
+        d.sync()
+    link = _one(d)
+    assert (link["state"], link["backlog_known"]) == ("failed", False)
+    away.rename(d.site)
+    d.sync()
+    d.site.rename(away)
+    link = _one(d)
+    assert (link["state"], link["backlog_known"], link["backlog_files"]) == ("idle", True, 0), "by the last listing"
 
 
 def test_a_link_whose_receiver_did_not_load_is_landed(deploy: Deploy) -> None:

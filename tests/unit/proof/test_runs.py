@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.commanded import Commanded
+from tidemark.cli.main import main
 from tidemark.errors import UnreachableError
 from tidemark.proof.runs import list_runs
 from tidemark.proof.status import LinkFacts, LinkStatus
@@ -46,7 +48,7 @@ def test_runs_newest_first_with_how_they_ended(edge: Commanded) -> None:
 
 
 def test_a_run_that_stopped_says_why_and_is_as_fast_as_what_its_last_process_sent(
-    edge: Commanded, monkeypatch: pytest.MonkeyPatch
+    edge: Commanded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edge.seal(1)
 
@@ -59,9 +61,19 @@ def test_a_run_that_stopped_says_why_and_is_as_fast_as_what_its_last_process_sen
     [run] = runs(edge)
     assert (run["outcome"], run["ended"], run["duration_seconds"]) == ("failed", None, None)
     assert "the line is cut" in run["error"] and run["next"]
+    time.sleep(2.0)  # the pause
     told = edge.sync().json
     assert told["sent_bytes"] > 0 and told["duration_seconds"] > 0
     assert told["bytes_per_second"] == 0
+    cut_off = run["name"]
+    [run] = [run for run in runs(edge) if run["name"] == cut_off]
+    assert run["outcome"] == "loaded"
+    assert run["duration_seconds"] > 2.0, "from its start to its end"
+    assert 0 < run["worked_seconds"] <= run["duration_seconds"] - 2.0, "by both processes, without the pause"
+    assert run["bytes_per_second"] == pytest.approx(run["sent_bytes"] / run["worked_seconds"], rel=0.01)
+    capsys.readouterr()
+    assert main(["--config", str(edge.folder / "tidemark.toml"), "runs"]) == 0
+    assert " worked " in capsys.readouterr().out
 
 
 def test_a_load_says_how_long_and_how_fast_it_was(edge: Commanded) -> None:
@@ -71,13 +83,14 @@ def test_a_load_says_how_long_and_how_fast_it_was(edge: Commanded) -> None:
     assert told["duration_seconds"] > 0 and told["files_per_second"] > 0
 
 
-def test_a_duration_lasts_until_the_end_or_until_now() -> None:
+def test_a_duration_lasts_until_the_end_or_until_now_and_a_rate_is_by_the_time_worked() -> None:
     row = {
         "run_id": "r1",
         "link": "plant1",
         "state": "finished",
         "started": 100.0,
         "ended": 110.0,
+        "worked": 10.0,
         "error": None,
         "hint": None,
     }
@@ -91,13 +104,17 @@ def test_a_duration_lasts_until_the_end_or_until_now() -> None:
         "answered": 1,
         "external": None,
     }
-    working = {**row, "run_id": "r2", "state": "running", "ended": None}
+    paused = {**row, "run_id": "r4", "ended": 1100.0}
+    older = {**paused, "run_id": "r5", "worked": None}
+    working = {**row, "run_id": "r2", "state": "running", "ended": None, "worked": 24.5}
     dead = {**row, "run_id": "r3", "state": "failed", "ended": None, "error": "broken", "hint": "mend it"}
     link = LinkStatus(LinkFacts("plant1", "plant1", "centre", run="r2"), "running", "", "", 0.0)
-    told = [run.as_json() for run in list_runs([row, working, dead], [link], 125.0)]
+    told = [run.as_json() for run in list_runs([row, paused, older, working, dead], [link], 125.0)]
     assert [(one["outcome"], one["duration_seconds"], one["bytes_per_second"]) for one in told] == [
         ("loaded", 10.0, 500),
-        ("running", 25.0, 200),
-        ("failed", None, None),
+        ("loaded", 1000.0, 500),
+        ("loaded", 1000.0, 5),
+        ("running", 25.0, 204),
+        ("failed", None, 500),
     ]
-    assert (told[2]["error"], told[2]["next"]) == ("broken", "mend it")
+    assert (told[-1]["error"], told[-1]["next"]) == ("broken", "mend it")

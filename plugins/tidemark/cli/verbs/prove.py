@@ -43,8 +43,8 @@ def _show_status(screen: Screen, found: dict[str, Any]) -> None:
             link["state"],
             link["last_run"],
             link.get("last_success"),
-            link["backlog_files"],
-            format_size(link["backlog_bytes"]),
+            link["backlog_files"] if link["backlog_known"] else "?",
+            format_size(link["backlog_bytes"]) if link["backlog_known"] else "?",
             link["oldest_unsent"],
             link["as_of"],
             link.get("reason"),
@@ -112,7 +112,9 @@ def _run_runs(call: Call) -> Answer:
 
 def _show_runs(screen: Screen, runs: Sequence[dict[str, Any]]) -> None:
     by_airflow = any(run["airflow_run"] for run in runs)
-    columns = ["run", "link", "started", "duration>", "files>", "sent>", "rate>", "outcome", "why"]
+    paused = any(_has_paused(run) for run in runs)
+    columns = ["run", "link", "started", "duration>", *(["worked>"] if paused else [])]
+    columns += ["files>", "sent>", "rate>", "outcome", "why"]
     columns += ["Airflow's run"] if by_airflow else []
     rows = [
         (
@@ -120,6 +122,7 @@ def _show_runs(screen: Screen, runs: Sequence[dict[str, Any]]) -> None:
             run["link"],
             run["started"],
             format_elapsed(run["duration_seconds"]),
+            *([format_elapsed(run["worked_seconds"])] if paused else []),
             run["files"],
             format_size(run["sent_bytes"]),
             f"{format_size(run['bytes_per_second'])}/s" if run["bytes_per_second"] else "",
@@ -130,6 +133,11 @@ def _show_runs(screen: Screen, runs: Sequence[dict[str, Any]]) -> None:
         for run in runs
     ]
     screen.print_table(columns, rows, empty="no runs yet")
+
+
+def _has_paused(run: dict[str, Any]) -> bool:
+    lasted, worked = run["duration_seconds"], run["worked_seconds"]
+    return worked is not None and lasted is not None and lasted - worked > 0.1 * lasted + 1.0
 
 
 def _add_span_arguments(parser: argparse.ArgumentParser, each: bool) -> None:

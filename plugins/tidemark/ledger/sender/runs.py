@@ -130,7 +130,8 @@ def add_run(connection: Connection, run_id: str, link: str, fence: int, options:
     connection.execute(
         sa.text(
             "INSERT INTO run (run_id, link, state, step, fence, started, options, files, bytes, sent_bytes, dropped,"
-            " pending, schema_bytes) VALUES (:run, :link, 'running', 'opened', :fence, :at, :options, 0, 0, 0, 0, 0, 0)"
+            " pending, schema_bytes, worked)"
+            " VALUES (:run, :link, 'running', 'opened', :fence, :at, :options, 0, 0, 0, 0, 0, 0, 0)"
         ),
         {"run": run_id, "link": link, "fence": fence, "at": database_time(connection), "options": json.dumps(options)},
     )
@@ -168,7 +169,7 @@ def set_run(connection: Connection, run_id: str, **columns: Any) -> None:
     connection.execute(sa.text(f"UPDATE run SET {assignments} WHERE run_id = :run_"), {**columns, "run_": run_id})
 
 
-def add_to_run(connection: Connection, run_id: str, **amounts: int) -> None:
+def add_to_run(connection: Connection, run_id: str, **amounts: float) -> None:
     """Add amounts to columns of the run's row."""
     changes = ", ".join(f"{name} = {name} + :{name}" for name in amounts)
     connection.execute(sa.text(f"UPDATE run SET {changes} WHERE run_id = :run_"), {**amounts, "run_": run_id})
