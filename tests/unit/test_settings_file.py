@@ -224,6 +224,8 @@ def test_a_wrong_environment_variable_is_named(written: Path) -> None:
         ("airflow", 'notify = ["ops"]', 'must be a list of tables like {call = "package.module.Name"}'),
         ("airflow", 'notify = [{call = "mail ops"}]', 'needs call = "package.module.Name" in each table'),
         ("airflow", 'notify = [{call = "a.B", on = "red"}]', 'on must be one of "failure", "retry"'),
+        ("sites.plant1", 'data = ["."]', 'must be a folder below the store, for example "sequence"'),
+        ("sites.plant1", 'schema = "./"', 'must be a folder below the store, for example "sequence"'),
         ("sites.plant1", 'data = ["../x"]', "must be a folder relative to the store or absolute, without .."),
         ("sites.plant1", 'data = ["a", "a/b"]', '"a/b" lies inside "a"'),
         ("sites.plant1", 'data = ["a", "a/"]', '"a" lies inside "a"'),

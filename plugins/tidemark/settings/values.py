@@ -257,7 +257,10 @@ def parse_folder(value: Any) -> str:
     """Read a folder, relative to the store, or absolute where it lies on another disk. `..` cannot lead out of it."""
     if not isinstance(value, str) or not value or ".." in PurePosixPath(value).parts or "\0" in value:
         raise ValueError("must be a folder relative to the store or absolute, without ..")
-    return value if value == "/" else str(PurePosixPath(value))
+    folder = value if value == "/" else str(PurePosixPath(value))
+    if folder == ".":
+        raise ValueError('must be a folder below the store, for example "sequence", not the store itself')
+    return folder
 
 
 def parse_optional_folder(value: Any) -> str:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy.engine import Connection
 
 from tests.commanded import Commanded
 from tests.small_files import sealed, source
 from tests.unit.cli.conftest import SETTINGS, Command
+from tidemark.errors import UnreachableError
+from tidemark.ledger.sender import links
+from tidemark.sync.select import select_files
 
 TWIN = """
 [sites.plant2]
@@ -144,4 +152,32 @@ def test_a_stray_file_beside_sealed_ones_is_passed_over(tmp_path: Path, monkeypa
     sealed = edge.site / edge.seal(1)
     (edge.site / "data" / "sequence" / sealed.name).write_bytes(bytes(100))
     assert edge.sync().code == 0 and len(edge.rows()) == 3
+    assert edge.sync().code == 0
+
+
+def test_a_listing_that_fails_while_the_ledger_is_read_is_told_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge = Commanded(tmp_path, monkeypatch)
+    edge.seal(1)
+    assert edge.sync().code == 0
+    failed, stream = threading.Event(), links.stream_files
+    closed: list[bool] = []
+
+    def read_late(connection: Connection, link: str) -> Iterator[Any]:
+        assert failed.wait(30)
+        time.sleep(0.3)  # the run's next transaction would meet the one that this reader begins
+        closed.append(connection.closed)
+        yield from stream(connection, link)
+
+    def fail(*_asked: object) -> None:
+        failed.set()
+        raise UnreachableError("the line is cut", hint="look at the line")
+
+    with monkeypatch.context() as cut:
+        cut.setattr(links, "stream_files", read_late)
+        cut.setattr(select_files, "list_names", fail)
+        edge.sync().refused(5, "the line is cut")
+    assert closed == [False], "the connection is the reader's until it has ended"
+    assert edge.run("status").json["links"][0]["state"] == "failed"
     assert edge.sync().code == 0

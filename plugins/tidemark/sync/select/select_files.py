@@ -182,9 +182,9 @@ def _list_and_compare(site: Site, everything: bool) -> tuple[Listing, Compared]:
     """List the site, `.resource` files by name alone unless `everything` is set, and compare it with the ledger.
 
     The far end walks its folders for as long as the ledger takes to be read, so both go on at once: a thread reads up to
-    ROWS_AHEAD rows while the listing is awaited."""
+    ROWS_AHEAD rows while the listing is awaited. Where the listing fails, it ends before its connection is closed."""
     source, data, arrived = site.source, site.site.data, Event()
-    with ThreadPoolExecutor(1, "ledger") as beside, site.ledger.read() as connection:
+    with site.ledger.read() as connection, ThreadPoolExecutor(1, "ledger") as beside:
         rows = iter(link_rows.stream_files(connection, site.link.name))
         ahead = beside.submit(_read_rows, rows, arrived)
         try:
