@@ -7,6 +7,7 @@ there. A host key is never taken from the server itself: it is given, or the use
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -70,11 +71,18 @@ def look_at_sites(
             there = ", ".join(names[:10]) or "nothing"
             raise NotFoundError(
                 f"site {name}: no data folder of an IoTDB in {address.url}; there is: {there}",
-                hint="name the folder in which IoTDB is installed, or that with `sequence` and `unsequence`",
+                hint=_suggest_folder(address.url),
                 subject=address.url,
             )
         found.append(NewSite(name, address, survey))
     return found
+
+
+def _suggest_folder(url: str) -> str:
+    """Return what to write in place of a folder without an IoTDB. One in `sequence`, or that itself, is too low."""
+    if below := re.fullmatch(r"(?:file://)?(.+)/(?:un)?sequence(?:/.*)?", url):
+        return f"it lies in IoTDB's data folder: say --site {shlex.quote(below[1])} in its place"
+    return "name the folder in which IoTDB is installed, or that with `sequence` and `unsequence`"
 
 
 def _suggest_key(address: StoreAddress, unknown: HostKeyError) -> str:

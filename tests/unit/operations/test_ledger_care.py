@@ -22,6 +22,8 @@ from tidemark.operations.housekeeping import DAY, housekeep
 from tidemark.operations.rebuild import rebuild as ledger_care
 from tidemark.operations.rebuild.result import Lost
 from tidemark.progress import Tick
+from tidemark.proof.prove import coverage
+from tidemark.proof.verify.verify import verify
 from tidemark.receiver.merge import merge as merge_catalog
 
 
@@ -62,6 +64,19 @@ class TestBackup:
         assert world.sync().loaded == 1
 
     @pytest.mark.full
+    @pytest.mark.full
+    def test_beside_an_older_copy_of_the_receiver_only_proofs_tell_what_is_missing(self, world: World) -> None:
+        copy = world.folder / "copy"
+        shutil.copytree(world.centre, copy)
+        world.add("plant1", source(3), sealed({"root.sg.d3": {"s": [(3, 3)]}}))
+        world.sync()
+        shutil.rmtree(world.centre)
+        copy.rename(world.centre)
+        world.reopen()
+        assert world.sync().files == 0, "the ledger has it"
+        assert not coverage(world.app, world.receiver).is_complete
+        assert verify(world.app, world.receiver).differences
+
     def test_one_that_is_older_stops_sync_and_load_until_a_rebuild(self, world: World) -> None:
         found = ledger_care.backup_ledger(world.app)
         world.add("plant1", source(3), sealed({"root.sg.d3": {"s": [(3, 3)]}}))

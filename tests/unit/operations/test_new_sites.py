@@ -114,6 +114,18 @@ def test_what_makes_no_sense_is_not_said(tmp_path: Path, told: str) -> None:
     assert (site.data, site.time_unit, site.partition_interval_ms) == (("data/sequence",), "ms", 604_800_000)
 
 
+@pytest.mark.parametrize("below", ["sequence", "unsequence/", "sequence/root.sg", "sequence/root.sg/0/1"])
+def test_a_folder_in_the_data_folder_is_told_with_the_one_to_name(tmp_path: Path, below: str) -> None:
+    data = tmp_path / "a plant/data"
+    put(data / "sequence/root.sg/0/1/1-1-0-0.tsfile", "")
+    (data / "unsequence").mkdir()
+    said = init(tmp_path, "--site", f"low={data}/{below}")
+    said.refused(3, "site low: no data folder of an IoTDB")
+    assert f"say --site '{data}' in its place" in said.json["hint"], said
+    assert not (tmp_path / "tidemark.toml").exists()
+    assert init(tmp_path, "--site", f"low={data}").code == 0
+
+
 def test_where_no_iotdb_is_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / "a/logs").mkdir(parents=True)
     init(tmp_path, "--site", str(tmp_path / "a")).refused(3, "site a: no data folder of an IoTDB", "there is: logs")
