@@ -55,9 +55,11 @@ class _Parser(argparse.ArgumentParser):
     program as the user calls it."""
 
     spelling = Spelling()
+    verb = ""  # whose words are parsed, where this is the parser of all verbs
 
     def error(self, message: str) -> NoReturn:
-        hint = "./tidemark plan LINK says what a sync would do" if "--dry-run" in message else f"{self.prog} --help"
+        asked = " ".join(word for word in (self.prog, self.verb, "--help") if word)
+        hint = "./tidemark plan LINK says what a sync would do" if "--dry-run" in message else asked
         raise UsageError(message, hint=hint)
 
     def _print_message(self, message: str, _file: object = None) -> None:
@@ -77,6 +79,7 @@ def parse_words(words: Sequence[str], spelling: Spelling = AS_GIVEN) -> tuple[ar
     parser = _make_parser([VERBS[wanted]] if wanted else VERBS.values())
     _Parser.spelling = spelling
     ours, rest = _split_words(words, VERBS[wanted]) if wanted else (list(words), [])
+    parser.verb = wanted or ""
     arguments = parser.parse_args(ours)
     if arguments.verb is None:
         raise UsageError("say what to do", hint="./tidemark --help")

@@ -27,7 +27,6 @@ def parse_time_bound(text: str, unit: str) -> int | None:
     except ValueError:
         raise UsageError(
             f"{text!r} is neither an integer nor an ISO 8601 time such as 2026-01-31T12:00:00Z",
-            hint="./tidemark read --help",
             subject=text,
         ) from None
     at = at.replace(tzinfo=UTC) if at.tzinfo is None else at

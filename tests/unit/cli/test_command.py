@@ -118,6 +118,13 @@ def test_wrong_usage_exits_2_and_is_json_too(tidemark: Command, words: tuple[str
     assert says in said.err
 
 
+@pytest.mark.parametrize("words", ["status plant1", "sync plant1 --bogus", "coverage --from soon"])
+def test_wrong_usage_names_the_help_of_the_verb(tidemark: Command, words: str) -> None:
+    said = tidemark(*words.split(), "--json")
+    assert said.code == 2
+    assert said.json["hint"].startswith(f"./tidemark {words.split(maxsplit=1)[0]} --help"), said
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_common_options_may_stand_anywhere(tidemark: Command, deployment: Path, place: int) -> None:
     (deployment / "tidemark.toml").rename(deployment / "other.toml")
