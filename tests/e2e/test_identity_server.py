@@ -39,6 +39,12 @@ class Pair:
         self.orders.config.write_text(text.replace(str(self.orders.server.port), str(server.port)))
         self.orders.server = server
 
+    def name_both(self, *servers: MariaDb) -> None:
+        """The source names both, in this order."""
+        text = self.orders.config.read_text()
+        ports = ",127.0.0.1:".join(str(server.port) for server in servers)
+        self.orders.config.write_text(text.replace(f":{self.orders.server.port}", f":{ports}"))
+
 
 @pytest.fixture
 def pair(tmp_path: Path, servers: tuple[MariaDb, MariaDb]) -> Pair:
@@ -68,6 +74,17 @@ CHANGES = {
     "1-1-3": insert(3),
 }
 OTHER_ORDER = ("2-1-1", "2-1-2", "1-1-1", "1-1-2", "1-1-3")
+
+
+def fold_with_rows(orders: Orders) -> dict[int, list[Any]]:
+    """The table as its changes leave it, and rows that were read between them."""
+    table: dict[int, list[Any]] = {}
+    for line in orders.read():
+        if line["k"] == "row":
+            row = line["before"] or line["after"]
+            assert line["before"] in (None, table.pop(row[0], None))
+            table |= {line["after"][0]: line["after"]} if line["after"] else {}
+    return table
 
 
 def change_id(orders: Orders) -> int:
@@ -114,6 +131,33 @@ def test_a_server_that_lacks_what_the_store_has_is_refused_by_name(pair: Pair) -
     assert orders.run("capture", "orders").code == 0
 
 
+def test_an_address_that_lacks_what_the_store_has_is_passed_over(pair: Pair) -> None:
+    """The one that is preferred is behind. It is refused only where no other has all."""
+    orders = pair.orders
+    for gtid, statement in CHANGES.items():
+        pair.first.commit(gtid, statement)
+        if gtid in ("1-1-1", "2-1-1"):
+            pair.second.commit(gtid, statement)
+    assert orders.run("capture", "orders").code == 0
+    pair.name_both(pair.second, pair.first)
+    pair.first.commit("1-1-4", insert(4))
+    assert orders.run("capture", "orders").json["transactions"] == 1
+    assert orders.run("bootstrap", "orders", "--tables", "shop.orders").code == 0
+    assert (change_id(orders), fold_with_rows(orders)) == (1, orders.select())
+
+    pair.first.stop()
+    orders.run("capture", "orders").refused(6, f":{pair.second.port} lacks what the store has")
+    for gtid in ("1-1-2", "2-1-2", "1-1-3"):
+        pair.second.commit(gtid, CHANGES[gtid])
+    pair.second.commit("1-1-4", insert(4))
+    pair.second.commit("1-2-5", insert(5))
+    assert orders.run("capture", "orders").json["transactions"] == 1
+    pair.first.restart()
+    assert orders.run("capture", "orders").json["state"] == "nothing new"
+    orders.server = pair.second
+    assert (change_id(orders), fold_with_rows(orders)) == (2, orders.select())
+
+
 def test_a_server_that_was_reset_is_refused_by_name(pair: Pair) -> None:
     orders = pair.orders
     pair.first.run(insert(1), insert(2))
@@ -156,8 +200,7 @@ def test_rows_are_placed_in_the_logs_of_the_server_that_they_were_read_at(
     assert orders.run("capture", "orders").code == 0
     first.commit("1-1-2", CHANGES["1-1-2"])
     second.run("FLUSH BINARY LOGS")
-    text = orders.config.read_text()
-    orders.config.write_text(text.replace(f":{first.port}", f":{first.port},127.0.0.1:{second.port}"))
+    pair.name_both(first, second)
     first.stop()
     whole, opened = Tables.open_chunk, []
 
@@ -176,12 +219,7 @@ def test_rows_are_placed_in_the_logs_of_the_server_that_they_were_read_at(
     assert said.code == 0 and opened == [second.port], said
     assert [line["op"] for line in orders.read() if line["k"] == "row"] == ["I", "I", "R", "R"]
     assert orders.run("capture", "orders").json["transactions"] == 1, "from the first again"
-    table: dict[int, list[Any]] = {}
-    for line in orders.read():
-        if line["k"] == "row":
-            assert line["before"] in (None, table.get(line["after"][0]))
-            table[line["after"][0]] = line["after"]
-    assert table == orders.select()
+    assert fold_with_rows(orders) == orders.select()
     assert orders.run("verify", "orders", "--deep").code == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -14,11 +15,12 @@ import deltalake
 import pytest
 
 from tests.commanded import Said, run_here
-from tests.dump_worlds import REAL_SERVERS, start_server
+from tests.dump_worlds import REAL_SERVERS, start_pair, start_server
 from tests.services.command_forks import start_command
 from tests.services.mariadb import PASSWORD, USER, MariaDb
 from tests.services.processes import soon, stop
 from tidemark.app import open_app
+from tidemark.changes.bootstrap.chunks import Tables
 from tidemark.changes.connection.login import Server
 from tidemark.changes.sinks.deliver import Sink, find_sink
 from tidemark.changes.sinks.verify.verify import verify_sink
@@ -68,6 +70,12 @@ class Lake:
             f"INSERT IGNORE INTO shop.lines VALUES {lines}",
             "INSERT INTO shop.kinds VALUES ('z', x'010000', 'x,y', b'101', 1999), ('a', x'00ff00', '', NULL, NULL)",
         )
+
+    def name(self, *servers: MariaDb) -> None:
+        """The source names these, in this order."""
+        places = ",".join(f"127.0.0.1:{server.port}" for server in servers)
+        text = self.config.read_text()
+        self.config.write_text(re.sub(r"@[^\"]+", f"@{places}", text))
 
     def verify(self, *words: str) -> Said:
         return run_here(self.config, "changes", "verify", "orders", "--sink", *words)
@@ -309,3 +317,76 @@ def test_what_changes_while_the_snapshot_is_opened(
     assert [one.name for one in found.tables if one.differs] == []
     is_told = "mariadb" in request.node.name  # MySQL does not tell the place: of these keys nothing is known
     assert [one.found.left_out for one in found.tables] == ([0, 0, 0] if is_told else [0, 2, 2])
+
+
+ONE = ["CREATE TABLE shop.one (id INT PRIMARY KEY)", *(f"INSERT INTO shop.one VALUES ({number})" for number in range(8))]
+
+
+@pytest.fixture(params=REAL_SERVERS)
+def two(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Lake, MariaDb, MariaDb]]:
+    """A lake of the first of two servers, which has all of ONE. The second, of which the source knows too, has none."""
+    with start_pair(request.param) as (first, second):
+        lake = Lake(tmp_path, first)
+        for server in (first, second):
+            server.run("DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop")
+            server.reset()
+        for number, statement in enumerate(ONE, 1):
+            first.commit(f"1-1-{number}", statement)
+        lake.capture_and_deliver()
+        lake.name(second, first)
+        yield lake, first, second
+
+
+def test_the_snapshot_is_of_a_server_that_has_what_the_store_has(
+    two: tuple[Lake, MariaDb, MariaDb], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs of both have the same names. The preferred server is behind, then has the same, then more."""
+    lake, first, second = two
+    opened, open_snapshot = [], Tables.open_snapshot
+
+    def note_and_open(tables: Tables) -> Any:
+        opened.append(tables.server.address[1])
+        return open_snapshot(tables)
+
+    def verify() -> tuple[int, int, int]:
+        """At which server, the command's end, and how many rows were compared and are equal."""
+        said = lake.verify("lake")
+        return opened.pop(), said.code, said.json["checked"]
+
+    monkeypatch.setattr(Tables, "open_snapshot", note_and_open)
+    for number, statement in enumerate(ONE, 1):
+        assert number % 4 or verify() == (first.port, 0, 8)
+        second.commit(f"1-1-{number}", statement)
+    assert verify() == (second.port, 0, 8)
+    assert lake.show()["change_id"] == 1
+    second.commit("1-2-10", "INSERT INTO shop.one VALUES (8)")
+    assert verify() == (second.port, 0, 9)
+    assert lake.show()["change_id"] == 2
+
+
+def test_a_store_that_went_on_at_another_server_than_the_snapshot(
+    two: tuple[Lake, MariaDb, MariaDb], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, first, second = two
+    for number, statement in enumerate(ONE, 1):
+        second.commit(f"1-1-{number}", statement)
+    open_snapshot = Tables.open_snapshot
+
+    @contextmanager
+    def open_and_capture(tables: Tables) -> Iterator[Any]:
+        with open_snapshot(tables) as found:
+            first.commit("1-1-10", "DELETE FROM shop.one")
+            lake.name(first)
+            assert run_here(lake.config, "changes", "capture", "orders").code == 0
+            lake.name(second, first)
+            yield found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tables, "open_snapshot", open_and_capture)
+        said = lake.verify("lake", "--repair")
+    assert (said.code, said.json["error"]) == (
+        5,
+        f"the snapshot is of 127.0.0.1:{second.port}, and the store of orders goes on with the logs of another server:"
+        " where it stands in the store is not known",
+    )
+    assert lake.verify("lake").code == 0, "at the first"

@@ -9,6 +9,7 @@ import re
 import socket
 import ssl
 import struct
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -141,17 +142,18 @@ def name_address(address: tuple[str, int]) -> str:
     return f"{address[0]}:{address[1]}"
 
 
-def open_server(settings: SourceSettings) -> Server:
+def open_server(settings: SourceSettings, suits: Callable[[Server], bool] = lambda _: True) -> Server:
     """Log in at the first address where a replica logs what it replicates, else the first with a binary log, else the first.
 
-    Two calls may give two servers: who needs one server twice takes its `pin_login`.
+    Of several addresses, servers that suit come before those that do not. Two calls may give two servers: who needs one
+    server twice takes its `pin_login`.
     UnreachableError where none answers, or another server than `only`; what each said stands in it. PermissionDeniedError:
     the login is refused, or the server cannot do the TLS that is asked for.
     """
     if not settings.addresses:
         raise UsageError("the source has no address", hint="see url of the source")
     best: Server | None = None
-    best_rank = -1
+    best_rank = (False, -1)
     failures: list[TidemarkError] = []
     password = _read_password(settings)
     context = _make_tls(settings)
@@ -160,15 +162,15 @@ def open_server(settings: SourceSettings) -> Server:
         try:
             server = Server(settings, address, _log_in(settings, address, password, context))
             _check_identity(server)
-            rank = _rank(server) if len(settings.addresses) > 1 else 0
+            rank = (suits(server), _rank(server)) if len(settings.addresses) > 1 else (True, 0)
         except (UnreachableError, PermanentError, CorruptionError) as error:
             failures.append(error)
-            rank = -1
+            rank = (False, -1)
         if rank > best_rank:
             best, best_rank, server = server, rank, best
         if server is not None:
             server.close()
-        if rank == _BEST:
+        if rank == (True, _BEST):
             break
     if best is not None:
         return best

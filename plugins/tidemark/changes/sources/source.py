@@ -169,13 +169,14 @@ class Reading(enum.Enum):
 @dataclass(frozen=True)
 class Request:
     """A capture as it is asked for. `files`: names or patterns of log files, instead of the server. `start`: "" is what the
-    settings say. With an `until`, rows are read later."""
+    settings say. With an `until`, rows are read later. `login`: at the server whose events are read; None: any of url."""
 
     files: Sequence[str] = ()
     start: str = ""
     until: str = ""
     follow: bool = False
     reading: Reading = Reading.NOW
+    login: connection.SourceSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,8 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
         begin = _begin_store(source, request) if is_new else _Begin()
         mirror = None if request.files else _open_mirror(source)
         resume = None if request.files else resume_source(source, rules, mirror, follow=request.follow)
+        if resume and request.login:
+            resume = replace(resume, login=request.login)
         open_events = _open_begun(resume, begin) if resume else open_files(request.files)
         reads = request.reading is Reading.NOW and not request.files and until is None
         asked = (lambda: bool(list_requests(disk))) if reads else bool
@@ -235,7 +238,7 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
 def _end_job(job: Job, resume: Resume, begin: _Begin) -> Job:
     """A job up to where a server's log ends now, with the events of that server. Who does not follow goes as far: a server
     that is written to faster than it is read would keep it for good."""
-    with open_server(resume.login) as server:
+    with open_resumed(resume) as server:
         end = ask_end(server)
         job = _pin_job(job, resume, begin, server)
     return replace(job, until=points.parse_point(f"{end.file}:{end.position}") if end else None)
@@ -323,7 +326,7 @@ def _begin_store(source: Source, request: Request) -> _Begin:
 def _read_tables(source: Source, job: Job, begin: _Begin, writer: Writer, progress: Progress) -> Bootstrapped:
     """Read the tables that are asked for. Who follows asks a server again that is away, and tells of a table that cannot be
     read."""
-    login, follow = login_of(source.settings), job.follow
+    follow = job.follow
     resume = resume_source(source, job.rules, job.mirror)
     job = replace(job, open_dump=_open_begun(resume, begin), switch=resume.open_behind, follow=False)
 
@@ -333,7 +336,7 @@ def _read_tables(source: Source, job: Job, begin: _Begin, writer: Writer, progre
     pace, wait = Pace(source.settings.bootstrap_rows), LEAST_WAIT
     while True:
         try:
-            made = bootstrap_tables(job, writer, lambda: open_server(login), pace, pin=pin, progress=progress)
+            made = bootstrap_tables(job, writer, lambda: open_resumed(resume), pace, pin=pin, progress=progress)
         except UnreachableError as away:
             if not follow:
                 raise
@@ -526,6 +529,12 @@ def resume_source(
             mirror.use_server(address)
 
     return Resume(source.disk, login_of(source.settings), wants_of(source.settings), follow, tell_server)
+
+
+def open_resumed(resume: Resume) -> Server:
+    """Log in at a server that can go on from where the store ends, if there is one."""
+    end = find_end(resume.disk)
+    return resume.open_server(end.gtids if end else None)
 
 
 # reading

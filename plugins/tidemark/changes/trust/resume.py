@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.changes.binlog.gtid_sets import MysqlGtidSet, contains_gtid
-from tidemark.changes.capture.run import OpenDump, Place
+from tidemark.changes.capture.plain import Gtids
+from tidemark.changes.capture.run import OpenDump, Place, parse_gtids
 from tidemark.changes.capture.transactions import Rules
 from tidemark.changes.connection.dump import open_dump, open_stretches
 from tidemark.changes.connection.facts import read_facts, read_logs
@@ -37,11 +38,21 @@ class Resume:
     follow: bool = False
     on_server: Callable[[tuple[str, int]], object] = bool
 
+    def open_server(self, gtids: Gtids) -> Server:
+        """Log in at a server that has all that a store has, `gtids`; where none does, or a store has none, at any."""
+
+        def has_all(server: Server) -> bool:
+            found = server.read_variables("gtid_executed", "gtid_binlog_pos")
+            there = parse_gtids(found.get("gtid_binlog_pos" if server.is_maria else "gtid_executed", ""))
+            return not gtids or (there is not None and list_missing(gtids, there) == "")
+
+        return open_server(self.login, has_all)
+
     def open_from(self, log: str = "") -> OpenDump:
         """From a store's end on; a new store begins with a log, or the oldest that the server has."""
 
         def open_events(end: Place | None) -> tuple[Dump, bool]:
-            server = open_server(self.login)
+            server = self.open_server(end.gtids if end else None)
             self.on_server(server.address)
             try:
                 logs = _list_logs(server)
@@ -58,9 +69,9 @@ class Resume:
         return open_events
 
     def open_behind(self, end: Place, found: PermanentError | None = None) -> Dump:
-        """What the server has behind a store's GTID set, in any order. Raises PermanentError where it lacks what the store
+        """What a server has behind a store's GTID set, in any order. Raises PermanentError where each lacks what the store
         has. `found`: what stands at the store's position; raised where there are no GTIDs."""
-        with open_server(self.login) as server:
+        with self.open_server(end.gtids) as server:
             facts, name = read_facts(server), server.name
             login = server.pin_login()
         if end.gtids is None or not facts.has_gtids:

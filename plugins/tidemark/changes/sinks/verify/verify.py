@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from glob import escape
 from typing import Any
@@ -27,10 +27,10 @@ from tidemark.changes.bootstrap.requests import Request as Reading
 from tidemark.changes.bootstrap.requests import list_requests
 from tidemark.changes.bootstrap.state import read_state
 from tidemark.changes.bootstrap.tables import ReadTable
-from tidemark.changes.capture.identity import number_of
+from tidemark.changes.capture.identity import Head, number_of, read_origin
 from tidemark.changes.capture.run import parse_gtids
-from tidemark.changes.connection.login import open_server
-from tidemark.changes.connection.model import FilePosition
+from tidemark.changes.connection.dump import open_dump
+from tidemark.changes.connection.model import FilePosition, SourceSettings
 from tidemark.changes.delivery import points
 from tidemark.changes.delivery.export import choose_tables
 from tidemark.changes.sinks.deliver import CATALOG, DELTA, HISTORY, Request, Sink, deliver_sink
@@ -39,9 +39,10 @@ from tidemark.changes.sinks.points import choose_layout
 from tidemark.changes.sinks.verify.compare import Compared, Key, compare_rows
 from tidemark.changes.sinks.verify.held import count_held, keep_with_points, read_held, types_held
 from tidemark.changes.sources.source import Request as Capture
-from tidemark.changes.sources.source import ask_bootstrap, capture_source, find_end, login_of, wants_of
+from tidemark.changes.sources.source import ask_bootstrap, capture_source, find_end, open_resumed, resume_source, wants_of
 from tidemark.changes.store.model import Shape
 from tidemark.changes.store.read import Reader, open_whole
+from tidemark.changes.trust.rules import list_missing
 from tidemark.errors import LeaseHeldError, NotFoundError, PermanentError, RetryableError
 from tidemark.ledger.delivery import STOPPED, SinkTable, read_batch, read_points, read_sink_tables
 from tidemark.progress import Progress, Tick, ignore_progress
@@ -120,7 +121,7 @@ def _verify(sink: Sink, patterns: Sequence[str], progress: Progress) -> SinkVeri
     _catch_up(sink)
     deliver_sink(sink, Request(progress=progress))
     for left in reversed(range(TRIES)):
-        with open_server(login_of(sink.source.settings)) as server:
+        with open_resumed(resume_source(sink.source)) as server:
             tables = Tables(server)
             with tables.open_snapshot() as (place, seen):
                 end = _bring_store_to(sink, place, tables)
@@ -167,27 +168,31 @@ def _catch_up(sink: Sink) -> None:
     to read tables yet, takes all."""
     disk = sink.source.disk
     is_read = Reader(disk).view.end.seq and not read_state(disk).list_open() and not list_requests(disk)
-    with open_server(login_of(sink.source.settings)) as server:
-        end = require_end(server)
-    _capture(sink, f"{end.file}:{end.position}" if is_read else "")
+    with open_resumed(resume_source(sink.source)) as server:
+        end, login = require_end(server), server.pin_login()
+    if is_read:
+        _capture(sink, end, login)
+    else:
+        _capture(sink)
 
 
-def _capture(sink: Sink, until: str) -> bool:
-    """Capture what there is, up to a POINT. Returns whether it was done here: else another process is at it."""
+def _capture(sink: Sink, until: FilePosition | None = None, login: SourceSettings | None = None) -> bool:
+    """Capture what there is, up to a place of a server. Returns whether it was done here: else another process is at it."""
     try:
-        capture_source(sink.source, Capture(until=until))
+        capture_source(sink.source, Capture(until=f"{until.file}:{until.position}" if until else "", login=login))
     except LeaseHeldError:
         return False
     return True
 
 
 def _bring_store_to(sink: Sink, place: FilePosition, tables: Tables) -> int:
-    """Have the store hold all changes before a place. Returns the number of the first transaction that is not before it."""
-    disk, point = sink.source.disk, f"{place.file}:{place.position}"
+    """Have the store hold all changes before a place of the server, by the logs of that server. Returns the number of the
+    first transaction that is not before it. RetryableError: the store goes on with logs of another server."""
+    point, login = f"{place.file}:{place.position}", tables.server.pin_login()
     variables = tables.server.read_variables("gtid_binlog_pos", "gtid_executed")
     gtids = variables.get("gtid_binlog_pos" if tables.server.is_maria else "gtid_executed", "")
     begun = time.monotonic()
-    while not _has(sink, place, gtids) and not _capture(sink, point):
+    while not _has(sink, place, gtids) and not _capture(sink, place, login):
         if time.monotonic() - begun > WAIT_SECONDS:
             raise RetryableError(
                 f"the capture of {sink.source.name} that is at work has not come to {point} in {WAIT_SECONDS:g} s",
@@ -195,7 +200,31 @@ def _bring_store_to(sink: Sink, place: FilePosition, tables: Tables) -> int:
                 subject=sink.source.name,
             )
         time.sleep(_ASK_SECONDS)
-    return points.number_of_point(open_whole(disk), point)
+    reader = open_whole(sink.source.disk)
+    if _is_from(reader, place, login):
+        return points.number_of_point(reader, point)
+    if tables.server.is_maria:  # the set at the place, not that of now
+        found = tables.server.ask("SELECT BINLOG_GTID_POS(%s, %s) AS gtids", place.file, place.position)
+        gtids = str(found[0]["gtids"] or "")
+    stored, there = parse_gtids(reader.view.gtids), parse_gtids(gtids)
+    if stored and there and list_missing(stored, there) == list_missing(there, stored) == "":
+        return reader.view.end.seq + 1
+    raise RetryableError(
+        f"the snapshot is of {tables.server.name}, and the store of {sink.source.name} goes on with the logs of another"
+        " server: where it stands in the store is not known",
+        hint="run it again; where another process captures, when both servers have the same transactions",
+        subject=tables.server.name,
+    )
+
+
+def _is_from(reader: Reader, place: FilePosition, login: SourceSettings) -> bool:
+    """Whether a server's place is in the logs that a store is from now: another server has logs of the same names."""
+    origin = read_origin(reader.disk)
+    logs = origin.changes.get(reader.view.end.info.change_id) if origin else None
+    if logs is None:
+        return False
+    with closing(open_dump(login, FilePosition(place.file))) as dump:
+        return logs.may_be(place.file, Head.of(next(dump.events())))
 
 
 def _has(sink: Sink, place: FilePosition, gtids: str) -> bool:
