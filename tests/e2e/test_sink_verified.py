@@ -208,6 +208,22 @@ def test_tables_that_cannot_be_compared(tmp_path: Path, server: MariaDb) -> None
     assert (said.code, said.json["differences"]) == (0, []), said
 
 
+@pytest.mark.real("mariadb")
+def test_a_table_with_system_versioning_is_refused_by_name(tmp_path: Path) -> None:
+    """MariaDB logs what its rows were as further rows, by a key with a column that a SELECT does not give."""
+    with closing(start_server("mariadb")) as server:
+        lake = Lake(tmp_path, server)
+        assert lake.verify("lake").code == 0
+        server.run("CREATE TABLE shop.dated (id INT PRIMARY KEY, a INT) WITH SYSTEM VERSIONING")
+        server.run("INSERT INTO shop.dated VALUES (1, 1), (2, 2)", "UPDATE shop.dated SET a = 5 WHERE id = 1")
+        said = lake.verify("lake")
+        assert said.code == 23, said
+        assert "shop.dated is not read: it has system versioning" in said.json["error"]
+        run_here(lake.config, "changes", "bootstrap", "orders", "--tables", "shop.dated").refused(
+            6, "shop.dated is not read: it has system versioning"
+        )
+
+
 def test_definitions_that_changed_behind_the_last_row(tmp_path: Path, server: MariaDb) -> None:
     lake = Lake(tmp_path, server)
     assert lake.verify("lake").code == 0

@@ -131,11 +131,13 @@ def _compare(names: Sequence[str], literals: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Name:
-    """A table of a server. `has_snapshot`: its engine has consistent snapshots; else it is locked to be read."""
+    """A table of a server. `has_snapshot`: its engine has consistent snapshots; else it is locked to be read.
+    `is_versioned`: MariaDB keeps what its rows were, as rows of it that are logged and a SELECT does not see."""
 
     database: str
     table: str
     has_snapshot: bool
+    is_versioned: bool = False
 
     @property
     def quoted(self) -> str:
@@ -145,11 +147,14 @@ class Name:
 def list_tables(server: Server) -> dict[str, Name]:
     """The tables that hold rows of their own, by `database.table`."""
     rows = server.ask(
-        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, ENGINE AS e FROM information_schema.TABLES"
-        f" WHERE TABLE_TYPE = 'BASE TABLE' AND ENGINE IN ('{_SNAPSHOTS}', {LOCKED_ENGINES})"
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, ENGINE AS e, TABLE_TYPE AS k FROM information_schema.TABLES"
+        f" WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND ENGINE IN ('{_SNAPSHOTS}', {LOCKED_ENGINES})"
         " AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema') ORDER BY 1, 2"
     )
-    return {f"{row['d']}.{row['t']}": Name(str(row["d"]), str(row["t"]), row["e"] == _SNAPSHOTS) for row in rows}
+    return {
+        f"{row['d']}.{row['t']}": Name(str(row["d"]), str(row["t"]), row["e"] == _SNAPSHOTS, row["k"] == "SYSTEM VERSIONED")
+        for row in rows
+    }
 
 
 def quote_name(name: str) -> str:
@@ -162,8 +167,14 @@ def read_charsets(server: Server) -> dict[str, int]:
 
 
 def read_table(server: Server, name: Name, charsets: dict[str, int]) -> ReadTable:
-    """Ask the catalog for a table. PermanentError: a column whose rows are not known to come out as they are logged."""
+    """Ask the catalog for a table. PermanentError: its rows, or those of a column, are not known to come out as logged."""
     asked, label = (name.database, name.table), f"{name.database}.{name.table}"
+    if name.is_versioned:
+        raise PermanentError(
+            f"{label} is not read: it has system versioning, and its log has rows and columns that a SELECT does not give",
+            hint="leave it out of tables of the source; its changes are captured, only rows from before are not",
+            subject=label,
+        )
     rows, is_maria = server.ask(_COLUMNS, *asked), server.is_maria
     columns = tuple(_describe(row, label, charsets, is_native=not is_maria) for row in rows)
     shape = Shape(*asked, tuple(one.column for one in columns))
