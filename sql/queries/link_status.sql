@@ -8,7 +8,8 @@ SELECT l.link, l.site_id, l.receiver, l.last_success, l.guard, l.guard_run, l.so
             (SELECT 1 FROM landing t WHERE t.receiver = l.receiver AND t.site_id = l.site_id AND t.landing = n.landing
              AND t.state = 'loaded')) AS unanswered
 FROM link l
-LEFT JOIN run r ON r.run_id = (SELECT MAX(run_id) FROM run WHERE run.link = l.link)
+LEFT JOIN run r ON r.run_id = (SELECT n.run_id FROM run n WHERE n.link = l.link
+     ORDER BY n.started DESC, n.run_id DESC LIMIT 1)
 LEFT JOIN sent_landing s ON s.link = l.link
      AND s.sequence = (SELECT MAX(n.sequence) FROM sent_landing n WHERE n.link = l.link AND n.state <> 'closing')
 LEFT JOIN lease e ON e.name = 'link:' || l.link AND e.holder <> ''
