@@ -17,6 +17,7 @@ from tidemark.app import App, catch_up_mark
 from tidemark.cluster.health.housekeeping import keep_nodes
 from tidemark.cluster.replicas.catch_up import remove_everywhere
 from tidemark.cluster.replicas.forward import make_visible
+from tidemark.cluster.replicas.promote import require_newest
 from tidemark.formats.records import SettledSource, Settlement, encode_settlement, settled_place
 from tidemark.ledger import journal
 from tidemark.ledger.journal import trim_events
@@ -57,10 +58,13 @@ class HousekeepResult:
 
 
 def housekeep(app: App, receiver: ReceiverSettings) -> HousekeepResult:
-    """Run one round. Raises UsageError for a remote receiver, LeaseHeldError while a load runs."""
+    """Run one round. UsageError for a remote receiver, LeaseHeldError while a load runs,
+    PermanentError if the ledger is older than the nodes."""
     with hold_receiver(app, receiver, "housekeep") as work:
         store, lease, cluster = work.store, work.lease, work.cluster
         catch_up_mark(app, receiver, store)
+        if cluster is not None:
+            require_newest(cluster)  # before the first of what follows removes or writes anything
         settled, sources = _settle_merges(work)
         reclaimed, size = _reclaim_files(work)
         kept = keep_nodes(cluster, store)

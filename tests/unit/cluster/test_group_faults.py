@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import time
 import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ import pytest
 from tests.centre import d1, rows
 from tests.clustered import Clustered, LoadedCentre, everything_is_held, logs_tell_the_catalog
 from tests.small_files import source
+from tidemark.app import App
 from tidemark.cluster.health.check import check_cluster
+from tidemark.cluster.health.operator import recover_members
 from tidemark.cluster.health.repair import repair_cluster
 from tidemark.cluster.health.watch import Watched, watch_groups
 from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
@@ -24,7 +28,7 @@ from tidemark.ledger.backup import back_up
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
 from tidemark.operations.housekeeping import housekeep
 from tidemark.proof.cluster.replicas import show_replicas
-from tidemark.settings.model import NodeSettings
+from tidemark.settings.model import NodeSettings, ReceiverSettings
 from tidemark.tsfiles.names import MARK_FILE
 
 NODES = ("n1", "n2", "n3")
@@ -187,13 +191,25 @@ def test_by_a_ledger_that_is_older_than_the_nodes_nothing_is_left_over(centre: L
     restore(centre, copy)
     (centre.root / MARK_FILE).write_bytes(mark)
     centre.reopen()
+    lost = next(node for node in NODES if node != group(centre).master)
+    centre.node(lost).rename(centre.folder / "lost")
     before = bytes_at_nodes(centre)
     centre.app.clock = lambda: time.time() + 3 * DAY  # what no record names would be old enough to go
-    for act in (housekeep, check_cluster, repair_cluster):
+    acts: list[Callable[[App, ReceiverSettings], object]] = [
+        housekeep,
+        check_cluster,
+        repair_cluster,
+        recover_members,
+        partial(repair_cluster, lost=lost),
+        partial(change_nodes, wanted=Wanted("rebalance")),
+    ]
+    audited = centre.sql("SELECT COUNT(*) FROM audit")
+    for act in acts:
         with pytest.raises(PermanentError, match=f"group {centre.header} .* is ahead of this ledger") as ahead:
             act(centre.app, centre.receiver)
         assert ahead.value.kind == 6 and "ledger rebuild --replace" in (ahead.value.hint or "")
-    assert bytes_at_nodes(centre) == before
+    assert bytes_at_nodes(centre) == before and centre.sql("SELECT COUNT(*) FROM audit") == audited
+    (centre.folder / "lost").rename(centre.node(lost))
     restore(centre, newest)
     centre.reopen()
     housekeep(centre.app, centre.receiver)

@@ -17,7 +17,6 @@ from tidemark.cluster.nodes.cluster import Cluster
 from tidemark.cluster.replicas import cache
 from tidemark.cluster.replicas.catch_up import catch_up, drop_databases, remove_everywhere
 from tidemark.cluster.replicas.commit import record_slots, retain_logs
-from tidemark.cluster.replicas.promote import require_newest
 from tidemark.errors import NoQuorumError, TidemarkError
 from tidemark.formats.layout import MERGED
 from tidemark.ledger.cluster import copies as copy_rows
@@ -40,11 +39,11 @@ class Kept(NamedTuple):
 def keep_nodes(cluster: Cluster | None, store: Store) -> Kept:
     """Run one round. `store`: the receiver's, whose load lease the caller holds. Without a cluster nothing is done.
 
-    PermanentError if the ledger is older than the nodes: what it does not know is not left over then.
+    The caller knows that the ledger is not older than the nodes (`promote.require_newest`): else what it does not know would
+    go as left over.
     """
     if cluster is None:
         return Kept()
-    require_newest(cluster)
     with cluster.app.ledger.read() as connection:
         databases = catalog_rows.list_databases(connection, cluster.receiver.name)
     drop_databases(cluster, databases)

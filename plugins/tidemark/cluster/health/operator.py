@@ -27,7 +27,14 @@ from tidemark.cluster.replicas.deliver import late_members, stop_counting
 from tidemark.cluster.replicas.log import GroupLog
 from tidemark.cluster.replicas.members import MemberLogs, folder_of
 from tidemark.cluster.replicas.plan import pieces_of
-from tidemark.cluster.replicas.promote import force_master, open_group, read_group, switch_master, write_row
+from tidemark.cluster.replicas.promote import (
+    force_master,
+    open_group,
+    read_group,
+    require_newest,
+    switch_master,
+    write_row,
+)
 from tidemark.cluster.replicas.recover import (
     Recovered,
     find_resting,
@@ -96,10 +103,11 @@ def recover_members(app: App, receiver: ReceiverSettings, what: str = "", progre
 
     Logs of what is named are read whole, and come anew from other members if they are damaged. So do those that are gone or
     end earlier than the ledger says, as in a folder from an older copy; its files do not: `replica verify` names them.
-    NotFoundError for a node or a group that is not there.
+    NotFoundError for a node or a group that is not there, PermanentError if the ledger is older than the nodes.
     """
     done, left = [], []
     with require_cluster(app, receiver) as cluster:
+        require_newest(cluster)
         group = what.removeprefix("group:") if what.startswith("group:") else ""
         headers = [_require_group(cluster, group)] if group else None
         nodes = [_require_node(cluster, what)] if what and not group else _find_unsynced(cluster, headers)

@@ -19,12 +19,13 @@ import sqlalchemy as sa
 from tidemark.app import App
 from tidemark.cluster.health.check import ClusterCheck, check_cluster, find_lost, node_stores
 from tidemark.cluster.health.problems import DOCTOR, MEND, Problem, whole_name
-from tidemark.cluster.nodes.cluster import HELD, Cluster, NodeStores, hold_cluster_lease, open_cluster
+from tidemark.cluster.nodes.cluster import HELD, Cluster, NodeStores, hold_cluster_lease, open_cluster, require_cluster
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.cluster.replicas.cache import places_of, recall_files
 from tidemark.cluster.replicas.deliver import Delivery, deliver_all, record_delivered, stop_counting
 from tidemark.cluster.replicas.plan import Piece, pieces_of
+from tidemark.cluster.replicas.promote import require_newest
 from tidemark.errors import CorruptionError, NotFoundError, TidemarkError
 from tidemark.ledger import journal
 from tidemark.ledger.cluster import copies as copy_rows
@@ -53,7 +54,7 @@ def repair_cluster(
 
     `lost`: a node whose disk was replaced by an empty folder. The folder becomes the node's, and is filled. LeaseHeldError
     while a load or a change is at work. CorruptionError if no node has the table that the ledger lost, PermanentError if
-    the folder of `lost` is another's.
+    the folder of `lost` is another's, or if the ledger is older than the nodes.
     """
     with ExitStack() as held:
         lease = held.enter_context(hold_cluster_lease(app, receiver, "repair"))
@@ -90,6 +91,8 @@ def _with_why(work: _Work, left: Problem) -> Problem:
 
 
 def _begin_anew(app: App, receiver: ReceiverSettings, node: str, lease: Lease) -> None:
+    with require_cluster(app, receiver) as cluster:  # its own stores: the lost node counts as away in them
+        require_newest(cluster)
     with open_cluster(app, receiver) as cluster:
         row = cluster.nodes.get(node) if cluster is not None else None
         if cluster is None or row is None or row.state not in HELD:

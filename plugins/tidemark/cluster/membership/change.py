@@ -36,6 +36,7 @@ from tidemark.cluster.nodes.cluster import (
     require_cluster,
     require_settings,
 )
+from tidemark.cluster.replicas.promote import require_newest
 from tidemark.cluster.slots.balance import balance_of
 from tidemark.cluster.slots.hash_ring import Group, SlotHash
 from tidemark.engines.choose import EngineChoice
@@ -206,7 +207,8 @@ def change_nodes(
 
     UsageError for an impossible change (another node of a name, an unknown one, too few left), RetryableError while another
     change is open (named), UnreachableError for a joining node that is away, DiskFullError for one without room,
-    NoQuorumError if too few nodes took the new table. Nothing is in force after these. Then errors as `migrate_slots`.
+    NoQuorumError if too few nodes took the new table, PermanentError if the ledger is older than the nodes.
+    Nothing is in force after these. Then errors as `migrate_slots`.
     """
     require_settings(app, receiver)
     known = wanted.request and _read_change_state(app, receiver, wanted.request) in table_rows.ENDED
@@ -216,6 +218,7 @@ def change_nodes(
             migrate_slots(app, receiver, progress, engine=engine)  # copies that it gave up may still be there
         return _read_result(app, receiver, done)
     with hold_cluster_lease(app, receiver, str(wanted)) as lease, require_cluster(app, receiver) as cluster:
+        require_newest(cluster)
         change = _open_change(app, receiver, wanted, cluster.epoch)
         if change.state == "planned":
             wanted = replace(wanted, supersedes=wanted.supersedes or _read_superseded(app, change))
