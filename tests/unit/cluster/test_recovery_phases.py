@@ -6,15 +6,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.clustered import LoadedCentre, everything_is_held, logs_tell_the_catalog, swapping_once
+from tests.clustered import LoadedCentre, everything_is_held, logs_tell_the_catalog
 from tidemark.cluster.health.operator import find_unsynced, recover_members
 from tidemark.cluster.health.watch import watch_groups
 from tidemark.cluster.nodes.cluster import Cluster
+from tidemark.cluster.replicas import recover
 from tidemark.cluster.replicas.catch_up import catch_up, remove_everywhere
 from tidemark.cluster.replicas.core.recovery_plan import MOST_AT_ONCE, Phase
+from tidemark.cluster.replicas.deliver import Delivered, bring_to_node
 from tidemark.cluster.replicas.recover import Look, hold_node, look_again, recover_node
 from tidemark.errors import RetryableError, UnreachableError
 from tidemark.ledger.cluster.group_logs import GroupLogRow
@@ -215,15 +218,22 @@ def test_no_more_than_two_nodes_are_recovered_at_a_time(centre: LoadedCentre) ->
         assert recover_members(centre.app, centre.receiver, late).exit_code == 0
 
 
-def test_if_the_nodes_change_meanwhile_it_begins_anew_after_a_while_or_by_hand(centre: LoadedCentre) -> None:
+def test_if_the_nodes_change_meanwhile_it_begins_anew_after_a_while_or_by_hand(
+    centre: LoadedCentre, monkeypatch: pytest.MonkeyPatch
+) -> None:
     late = late_of(centre)
     with centre.cluster() as cluster:
         table = cluster.table
     newer = replace(table, epoch=table.epoch + 1)
-    centre.app.opener = swapping_once(centre, newer)
+
+    def swap_and_bring(*parcel: Any, **options: Any) -> Delivered:
+        monkeypatch.undo()
+        centre.swap(newer)
+        return bring_to_node(*parcel, **options)
+
+    monkeypatch.setattr(recover, "bring_to_node", swap_and_bring)
     (left,) = recover_members(centre.app, centre.receiver).left
     assert left[1].message == f"the nodes changed while {late} recovered: what belongs there is another now"
-    centre.app.opener = centre.open_store
     row = rows(centre)[centre.header, late]
     assert (row.phase, row.restarts) == (Phase.INIT, 1)
     assert find_unsynced(centre.app, centre.receiver) == []

@@ -25,7 +25,7 @@ from tidemark.cluster.replicas.core.election import force_master as choose_force
 from tidemark.cluster.replicas.core.roles import Group
 from tidemark.cluster.replicas.deliver import late_members, stop_counting
 from tidemark.cluster.replicas.log import GroupLog
-from tidemark.cluster.replicas.members import MemberLogs, folder_of
+from tidemark.cluster.replicas.members import MemberLogs, folder_of, is_behind
 from tidemark.cluster.replicas.plan import pieces_of
 from tidemark.cluster.replicas.promote import (
     force_master,
@@ -102,7 +102,7 @@ def recover_members(app: App, receiver: ReceiverSettings, what: str = "", progre
     """Bring members back into step. `what`: a node, `group:NAME`, or "" for all. Errors of nodes are in the result.
 
     Logs of what is named are read whole, and come anew from other members if they are damaged. So do those that are gone or
-    end earlier than the ledger says, as in a folder from an older copy; its files do not: `replica verify` names them.
+    end earlier than the ledger says, as in a folder from an older copy; its files are proved again then, or come.
     NotFoundError for a node or a group that is not there, PermanentError if the ledger is older than the nodes.
     """
     done, left = [], []
@@ -229,7 +229,7 @@ def _bring_logs(cluster: Cluster, node: str, headers: Iterable[str] | None) -> t
     groups = cluster.table.groups_by_header()
     mine = [header for header, names in sorted(groups.items()) if node in names and (wanted is None or header in wanted)]
     rows = read_rows(cluster)
-    behind = [h for h in mine if h in rows and node in rows[h].in_step and _is_behind(cluster, node, rows[h])]
+    behind = [header for header in mine if header in rows and _is_behind(cluster, node, rows[header])]
     if behind:
         recover_logs(cluster, nodes=[node], headers=behind, doubted={(header, node) for header in behind})
     rows = read_rows(cluster)
@@ -238,7 +238,7 @@ def _bring_logs(cluster: Cluster, node: str, headers: Iterable[str] | None) -> t
 
 def _is_behind(cluster: Cluster, node: str, row: GroupLogRow) -> bool:
     tail = MemberLogs(cluster, row.header).read_tail_of(node)
-    return tail is not None and (tail.fence is None or tail.end.position.version < row.settled[1])
+    return tail is not None and is_behind(row, node, tail)
 
 
 def _is_whole(cluster: Cluster, node: str, header: str) -> bool:

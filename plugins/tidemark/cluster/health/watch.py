@@ -26,7 +26,7 @@ from tidemark.cluster.replicas.core.placement import plan_switchovers
 from tidemark.cluster.replicas.core.roles import Group, Member, Role
 from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.cluster.replicas.log import Tail
-from tidemark.cluster.replicas.members import MemberLogs, read_round
+from tidemark.cluster.replicas.members import MemberLogs, is_behind, read_round
 from tidemark.cluster.replicas.promote import open_group, switch_master
 from tidemark.cluster.replicas.recover import find_resting, read_rows, recover_logs, recover_node
 from tidemark.errors import CorruptionError, NoQuorumError, PermanentError, TidemarkError
@@ -43,8 +43,8 @@ Heard = Mapping[str, tuple[MemberLogs, Mapping[str, Tail]]]
 @dataclass(frozen=True)
 class Watched:
     """A round. `masters`, `home`: group → its new master. `recovered`: node → groups whose log is in step again; `files`:
-    node → files that it got; `waiting`: node → what it still lacks. `offline`: node → rounds that it missed. `due`: node →
-    hours, of nodes that are to be replaced. `waits`: group → for what."""
+    node → files that it got, or that were proved there again; `waiting`: node → what it still lacks. `offline`: node →
+    rounds that it missed. `due`: node → hours, of nodes that are to be replaced. `waits`: group → for what."""
 
     receiver: str
     nodes: int = 0
@@ -176,9 +176,9 @@ class _Round:
         doubted = {
             (header, name)
             for header, (_, tails) in self._heard.items()
-            if header in self._before and header not in self.masters
-            for name in self._before[header].in_step
-            if name in tails and _is_behind(self._before[header], tails[name])
+            if header in self._before and header not in self.masters.keys() | self.waits.keys()
+            for name in tails
+            if is_behind(self._before[header], name, tails[name])
         }
         before = read_rows(self._cluster)
         headers = self._heard.keys() - self.waits.keys()
@@ -270,7 +270,3 @@ def needs_master(row: GroupLogRow, names: Collection[str], tails: Mapping[str, T
     if not row.active or row.operation or row.master not in names or tail is None or tail.fence is None:
         return True
     return tail.fence.epoch != row.epoch or tail.end.position.version != row.settled[1]
-
-
-def _is_behind(row: GroupLogRow, tail: Tail) -> bool:
-    return tail.fence is None or tail.end.position.version < row.settled[1]

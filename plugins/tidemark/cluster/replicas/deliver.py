@@ -284,6 +284,23 @@ def stop_counting(connection: Connection, cluster: Cluster, node: str, locations
     operation_rows.set_operation_state(connection, made, "committed", at)
 
 
+def doubt_copies(connection: Connection, cluster: Cluster, header: str, names: Collection[str]) -> None:
+    """Let the group's files at members whose logs were put back count no more: their folders may be older too. A recovery
+    compares them by digest, and sends what is not there. Runs in the caller's transaction.
+
+    A file that nobody else has goes on counting, or nobody would read it: a check proves it.
+    """
+    table = cluster.table
+    pieces = pieces_of(table, catalog_rows.live_files(connection, cluster.receiver.name))
+    mine = [piece.location for piece in pieces if any(table.owners[slot] == header for slot in piece.slots)]
+    copies = copy_rows.copies_of(connection, cluster.receiver.name, mine)
+    held = {at: {row.node for row in rows if row.state == "held"} for at, rows in copies.items()}
+    for name in names:
+        doubtful = sorted(at for at, nodes in held.items() if name in nodes and nodes - set(names))
+        if doubtful:
+            stop_counting(connection, cluster, name, doubtful)
+
+
 def lacking_members(connection: Connection, receiver: str, table: PartitionTable) -> dict[tuple[str, str], int]:
     """Return (header, member) → how many committed files of the group it lacks. Such a member is unsynced."""
     late = late_members(connection, receiver, table)

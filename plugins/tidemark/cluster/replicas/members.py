@@ -22,10 +22,10 @@ from tidemark.cluster.replicas.core.epochs import Fence, Verdict, judge_fence
 from tidemark.cluster.replicas.core.quorum import Outcome, judge_forward
 from tidemark.cluster.replicas.core.record import StoredRecord
 from tidemark.cluster.replicas.core.roles import Arbitrator, Group, LogEnd, Member, Position, Role
-from tidemark.cluster.replicas.deliver import members_of_header
+from tidemark.cluster.replicas.deliver import doubt_copies, members_of_header
 from tidemark.cluster.replicas.log import Answer, GroupLog, Tail, read_all_tails
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, PermanentError, TidemarkError, UnreachableError
-from tidemark.ledger.cluster.group_logs import forget_log_readings
+from tidemark.ledger.cluster.group_logs import GroupLogRow, forget_log_readings, read_group_logs
 from tidemark.ledger.leases import Lease, assert_held
 
 _T = TypeVar("_T", Answer, Tail)
@@ -89,6 +89,7 @@ class MemberLogs:
             raise self.ahead_error(fence.master)
         if master is not None and master.is_yes:
             behind = [name for name, answer in answers.items() if answer.verdict in (Verdict.GAP, Verdict.UNFENCED)]
+            self._doubt_files({name: answers[name].tail for name in behind})
             answers |= self._ask_members(behind, lambda log, _: self._bring_up(log, fence))
         last = records[-1].head.position  # a member that was brought up lacks them if the master has lost its own log
         have = {name: answer.is_yes and answer.tail.end.position >= last for name, answer in answers.items()}
@@ -103,9 +104,9 @@ class MemberLogs:
         """Give members what the master has behind their ends; return those whose logs then end at `end`, as the master's
         does. A log that parted from it or is damaged at its end is set aside before, and comes anew."""
 
-        def recover_one(log: GroupLog, _: str) -> Answer:
+        def recover_one(log: GroupLog, name: str) -> Answer:
             try:
-                log.read_tail()
+                self._doubt_files({name: log.read_tail()})
             except CorruptionError:
                 log.set_aside()
             answer = self._bring_up(log, fence)
@@ -121,6 +122,22 @@ class MemberLogs:
         back = {name: answer for name, answer in answers.items() if answer.tail.end == end}
         self._note_whole(back)
         return tuple(back)
+
+    def doubt_files(self, names: Sequence[str]) -> None:
+        """Let files of those of these members count no more whose logs were put back."""
+        self._doubt_files(self._ask_members(names, lambda log, _: log.read_tail()))
+
+    def _doubt_files(self, tails: Mapping[str, Tail]) -> None:
+        """Doubt the files of those of these members whose logs were put back. That is recorded before their logs come: then
+        nothing shows it any more."""
+        with self.cluster.app.ledger.read() as connection:
+            row = read_group_logs(connection, self.cluster.receiver.name).get(self.header)
+        names = [name for name, tail in tails.items() if row is not None and is_put_back(row, name, tail)]
+        if names:
+            self._require_lease()
+            with self.cluster.app.ledger.write() as connection:
+                doubt_copies(connection, self.cluster, self.header, names)
+            # CRASH WINDOW: its files do not count, its log is as it was: the next record or recovery finds it so again.
 
     def _note_whole(self, back: Mapping[str, Answer]) -> None:
         """Let members that were emptied, and have all again by these answers, prove it also without a ledger. Each log that
@@ -281,6 +298,19 @@ def read_round(cluster: Cluster, headers: Iterable[str]) -> dict[str, tuple[Memb
 
     cluster.stores.call_machines({node for logs in groups.values() for node in logs.names}, ask_node)
     return {header: (logs, found[header]) for header, logs in groups.items()}
+
+
+def is_put_back(row: GroupLogRow, name: str, tail: Tail) -> bool:
+    """Tell whether a member's log is an older copy: it ends below what the member acknowledged by the ledger. Pure.
+
+    An emptied log, or one that is filled again, is none: also a node that left and came back has one.
+    """
+    return bool(tail.end.position.version) and not tail.filling and is_behind(row, name, tail)
+
+
+def is_behind(row: GroupLogRow, name: str, tail: Tail) -> bool:
+    """Tell whether a member's log has less than it acknowledged by the ledger: it is gone, or is an older copy. Pure."""
+    return name in row.in_step and (tail.fence is None or tail.end.position.version < row.settled[1])
 
 
 def folder_of(header: str) -> str:

@@ -21,9 +21,9 @@ from tidemark.cluster.replicas.core.election import Forced, Restart, elect_maste
 from tidemark.cluster.replicas.core.epochs import Fence, Promotion, Vote, judge_promotion
 from tidemark.cluster.replicas.core.quorum import has_barrier_quorum
 from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Position, Role
-from tidemark.cluster.replicas.deliver import lacking_members
+from tidemark.cluster.replicas.deliver import doubt_copies, lacking_members
 from tidemark.cluster.replicas.log import Tail
-from tidemark.cluster.replicas.members import MemberLogs, read_round
+from tidemark.cluster.replicas.members import MemberLogs, is_put_back, read_round
 from tidemark.cluster.replicas.records.operation import barrier_behind, commit_of, is_take_back, taking_back
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, PermanentError, RetryableError, UnreachableError
 from tidemark.ledger import journal
@@ -94,7 +94,7 @@ def force_master(logs: MemberLogs, row: GroupLogRow, lease: Lease, forced: Force
         if forced.loses_committed:
             forget_cover(connection, row.receiver, row.header)
         journal.record_decision(connection, "replica.force", row.header, master=forced.master.name, risk=risk)
-    row = _give_epoch(logs, row, forced.master.name, lease, _find_emptied(logs.read_tails()))
+    row = _give_epoch(logs, row, forced.master.name, lease, logs.read_tails())
     # CRASH WINDOW: the epoch is given, nobody may have voted for it: forced again, with a newer epoch.
     fence = Fence(logs.cluster.identity, row.epoch, row.master)
     voted = logs.vote([name for name in logs.names if name not in logs.silent], fence)
@@ -184,7 +184,7 @@ def _promote(
         if judge_promotion(group, elected.name, told, granted=group.even) is not Promotion.WRITE_BARRIER:
             break  # the epoch would be given in vain, and its old master would be none
         find_doubtful(logs, row, elected.name)  # or the nodes are ahead of the ledger: it gives no epoch
-        row = _give_epoch(logs, row, elected.name, lease, _find_emptied(tails), note=note)
+        row = _give_epoch(logs, row, elected.name, lease, tails, note=note)
         # CRASH WINDOW: the epoch is given, some members voted for it, some may have the barrier: the row is not active, the
         # next commit gives a newer epoch.
         fence = Fence(logs.cluster.identity, row.epoch, elected.name)
@@ -241,17 +241,17 @@ def _as_member(name: str, tails: Mapping[str, Tail], row: GroupLogRow, lacking: 
 
 
 def _is_in_step(name: str, tail: Tail, row: GroupLogRow) -> bool:
-    """Tell whether the ledger says so, and it has not lost its vote. At first all are."""
-    return _is_first(row) or (name in row.in_step and tail.fence is not None and not tail.filling)
+    """Tell whether the ledger says so, and it has not lost its vote. At first all are.
+
+    A log that was put back has lost it too: it does not tell what its member acknowledged.
+    """
+    lost = tail.fence is None or tail.filling or is_put_back(row, name, tail)
+    return _is_first(row) or (name in row.in_step and not lost)
 
 
 def _is_first(row: GroupLogRow) -> bool:
     """Tell whether the group has no log yet."""
     return row.settled == (0, 0) and not row.in_step
-
-
-def _find_emptied(tails: Mapping[str, Tail]) -> list[str]:
-    return [name for name, tail in tails.items() if tail.fence is None]
 
 
 def _find_lacking(logs: MemberLogs) -> list[str]:
@@ -279,10 +279,17 @@ def _begin_anew(logs: MemberLogs, row: GroupLogRow, lease: Lease) -> GroupLogRow
 
 
 def _give_epoch(
-    logs: MemberLogs, row: GroupLogRow, master: str, lease: Lease, emptied: Collection[str], *, note: Note | None = None
+    logs: MemberLogs, row: GroupLogRow, master: str, lease: Lease, tails: Mapping[str, Tail], *, note: Note | None = None
 ) -> GroupLogRow:
-    """`emptied`: members that have lost their votes. With their next one that is not seen any more: they are not in step."""
-    in_step = tuple(name for name in row.in_step if name not in emptied)
+    """Members that have lost their votes are not in step from now on: with their next vote that is not seen any more."""
+    put_back = [name for name, tail in tails.items() if is_put_back(row, name, tail)]
+    if put_back:
+        with logs.cluster.app.ledger.write() as connection:
+            assert_held(connection, lease)
+            doubt_copies(connection, logs.cluster, logs.header, put_back)
+        # CRASH WINDOW: their files do not count, the row is as it was: the next promotion finds them so again.
+    lost = {*put_back, *(name for name, tail in tails.items() if tail.fence is None)}
+    in_step = tuple(name for name in row.in_step if name not in lost)
     given = replace(row, epoch=row.epoch + 1, master=master, active=False, in_step=in_step)
     return write_row(logs, row, given, lease, note=note)
 

@@ -40,7 +40,13 @@ from tidemark.cluster.replicas.core.recovery_plan import (
     count_backoff_s,
 )
 from tidemark.cluster.replicas.core.roles import ORIGIN, LogEnd, Position
-from tidemark.cluster.replicas.deliver import Delivery, advance_applied, bring_to_node, late_members, share_line
+from tidemark.cluster.replicas.deliver import (
+    Delivery,
+    advance_applied,
+    bring_to_node,
+    late_members,
+    share_line,
+)
 from tidemark.cluster.replicas.members import MemberLogs
 from tidemark.cluster.replicas.plan import Piece, pieces_of, wanting_nodes
 from tidemark.cluster.replicas.promote import open_group, write_row
@@ -345,6 +351,8 @@ def recover_logs(
             logs, row = MemberLogs(cluster, header, lease), read_rows(cluster)[header]
             stays = tuple(name for name in row.in_step if (header, name) not in doubted)
             if stays and stays != row.in_step:
+                logs.doubt_files([name for name in row.in_step if name not in stays])
+                # CRASH WINDOW: its files do not count, it is in step by the ledger: the next recovery finds it so again.
                 row = write_row(logs, row, replace(row, in_step=stays), lease)
             # CRASH WINDOW: it is unsynced by the ledger, its log is as it was: the next recovery goes on.
             try:

@@ -19,7 +19,7 @@ from tidemark.cluster.replicas.core.roles import ORIGIN, Group, Member, Role
 from tidemark.cluster.replicas.core.status import Wait, evaluate
 from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.cluster.replicas.log import Tail
-from tidemark.cluster.replicas.members import MemberLogs, read_round
+from tidemark.cluster.replicas.members import MemberLogs, is_put_back, read_round
 from tidemark.cluster.replicas.promote import find_doubtful
 from tidemark.errors import PermanentError, TidemarkError
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs, read_log_readings
@@ -218,6 +218,9 @@ def _judge_member(
         why = "its folder has no log; it gets one with the next record or catch-up"
     elif tail.fence.coordinator != identity:
         why = "its log belongs to another cluster"
+    elif is_put_back(row, name, tail):
+        why = f"its log was put back: it ends at version {version}, and it acknowledged {row.settled[1]}; it has no vote"
+        why += " until the next record or catch-up brings what it lacks"
     elif version < row.settled[1]:
         why = f"it lacks the versions {version + 1} to {row.settled[1]}; it gets them with the next record or catch-up"
     elif lacking:
