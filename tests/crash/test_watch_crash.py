@@ -25,7 +25,8 @@ NODES = ("n1", "n2", "n3")
 
 
 class WatchWorld:
-    """A node was away for one load; another one, the master, has lost its log. `on`: what a life does."""
+    """A node was away for one load; another one, the master, has lost its log, or its folder was put back from an older
+    copy. `on`: what a life does."""
 
     def __init__(self, folder: Path, on: str) -> None:
         self.on = on
@@ -34,6 +35,7 @@ class WatchWorld:
         centre.load()
         self.header, self.master = centre.header, centre.header
         self.late = next(node for node in NODES if node != self.master)
+        shutil.copytree(centre.node(self.master), folder / "copy")
         centre.away = {self.late}
         centre.land(2)
         centre.load()
@@ -42,6 +44,9 @@ class WatchWorld:
         assert len(self.seen) == 2
         if on == "watch":
             shutil.rmtree(centre.node(self.master) / folder_of(self.header))
+        elif on == "put back":
+            shutil.rmtree(centre.node(self.master))
+            shutil.copytree(folder / "copy", centre.node(self.master))
         elif on != "recover":
             recover_members(centre.app, centre.receiver)
         if on == "damaged":
@@ -62,7 +67,7 @@ class WatchWorld:
 
         centre.app = App(centre.app.settings, ledger, identity(), time.time, opener)
         try:
-            if self.on == "watch":
+            if self.on in ("watch", "put back"):
                 for _ in range(2):
                     assert watch_groups(centre.app, centre.receiver).exit_code == 0
             elif self.on == "recover":
@@ -113,14 +118,14 @@ def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], C
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("on", ["watch", "damaged", "resync", "retain"])
+@pytest.mark.parametrize("on", ["watch", "put back", "damaged", "resync", "retain"])
 def test_what_keeps_groups_in_step_may_die(worlds: Callable[[str], Callable[[], WatchWorld]], on: str) -> None:
     explore(worlds(on), points=range(9, 1000, 22))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("on", ["watch", "recover", "damaged", "resync", "switchover", "force", "retain"])
+@pytest.mark.parametrize("on", ["watch", "put back", "recover", "damaged", "resync", "switchover", "force", "retain"])
 def test_what_keeps_groups_in_step_may_die_at_any_effect(worlds: Callable[[str], Callable[[], WatchWorld]], on: str) -> None:
     explore(worlds(on))
 
@@ -132,6 +137,6 @@ def test_the_recovery_of_a_forced_master_may_die_too(worlds: Callable[[str], Cal
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("on", ["watch", "recover", "damaged", "resync", "switchover", "force", "retain"])
+@pytest.mark.parametrize("on", ["watch", "put back", "recover", "damaged", "resync", "switchover", "force", "retain"])
 def test_recovery_may_die_too(worlds: Callable[[str], Callable[[], WatchWorld]], on: str) -> None:
     explore_double(worlds(on), pairs=60)
