@@ -25,24 +25,10 @@ from tidemark.cluster.replicas.core.election import force_master as choose_force
 from tidemark.cluster.replicas.core.roles import Group
 from tidemark.cluster.replicas.deliver import late_members, stop_counting
 from tidemark.cluster.replicas.log import GroupLog
-from tidemark.cluster.replicas.members import MemberLogs, folder_of, is_behind
+from tidemark.cluster.replicas.members import MemberLogs, folder_of, is_behind, read_round, read_rows
 from tidemark.cluster.replicas.plan import pieces_of
-from tidemark.cluster.replicas.promote import (
-    force_master,
-    open_group,
-    read_group,
-    require_newest,
-    switch_master,
-    write_row,
-)
-from tidemark.cluster.replicas.recover import (
-    Recovered,
-    find_resting,
-    hold_node,
-    read_rows,
-    recover_logs,
-    recover_node,
-)
+from tidemark.cluster.replicas.promote import force_master, open_group, read_group, require_newest, switch_master, write_row
+from tidemark.cluster.replicas.recover import Recovered, find_resting, hold_node, recover_logs, recover_node
 from tidemark.errors import (
     CorruptionError,
     NoQuorumError,
@@ -228,17 +214,18 @@ def _bring_logs(cluster: Cluster, node: str, headers: Iterable[str] | None) -> t
     wanted = None if headers is None else set(headers)
     groups = cluster.table.groups_by_header()
     mine = [header for header, names in sorted(groups.items()) if node in names and (wanted is None or header in wanted)]
-    rows = read_rows(cluster)
-    behind = [header for header in mine if header in rows and _is_behind(cluster, node, rows[header])]
+    behind = _find_behind(cluster, node, mine)
     if behind:
         recover_logs(cluster, nodes=[node], headers=behind, doubted={(header, node) for header in behind})
-    rows = read_rows(cluster)
-    return tuple(header for header in behind if node in rows[header].in_step and not _is_behind(cluster, node, rows[header]))
+    rows, left = read_rows(cluster), _find_behind(cluster, node, behind)
+    return tuple(header for header in behind if node in rows[header].in_step and header not in left)
 
 
-def _is_behind(cluster: Cluster, node: str, row: GroupLogRow) -> bool:
-    tail = MemberLogs(cluster, row.header).read_tail_of(node)
-    return tail is not None and is_behind(row, node, tail)
+def _find_behind(cluster: Cluster, node: str, headers: Sequence[str]) -> list[str]:
+    """Return the groups whose log at the node has less than the ledger says. A node that does not answer tells nothing."""
+    rows, heard = read_rows(cluster), read_round(cluster, headers)
+    tails = {header: tails[node] for header, (_, tails) in heard.items() if header in rows and node in tails}
+    return [header for header, tail in tails.items() if is_behind(rows[header], node, tail)]
 
 
 def _is_whole(cluster: Cluster, node: str, header: str) -> bool:

@@ -26,9 +26,9 @@ from tidemark.cluster.replicas.core.placement import plan_switchovers
 from tidemark.cluster.replicas.core.roles import Group, Member, Role
 from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.cluster.replicas.log import Tail
-from tidemark.cluster.replicas.members import MemberLogs, is_behind, read_round
+from tidemark.cluster.replicas.members import MemberLogs, is_behind, read_round, read_rows
 from tidemark.cluster.replicas.promote import open_group, switch_master
-from tidemark.cluster.replicas.recover import find_resting, read_rows, recover_logs, recover_node
+from tidemark.cluster.replicas.recover import find_resting, recover_logs, recover_node
 from tidemark.errors import CorruptionError, NoQuorumError, PermanentError, TidemarkError
 from tidemark.ledger.cluster.group_logs import GroupLogRow
 from tidemark.ledger.cluster.node_watch import WatchRow, note_round

@@ -130,8 +130,9 @@ class MemberLogs:
     def _doubt_files(self, tails: Mapping[str, Tail]) -> None:
         """Doubt the files of those of these members whose logs were put back. That is recorded before their logs come: then
         nothing shows it any more."""
-        with self.cluster.app.ledger.read() as connection:
-            row = read_group_logs(connection, self.cluster.receiver.name).get(self.header)
+        if not tails:
+            return  # nearly every append: it asks the ledger nothing
+        row = read_rows(self.cluster).get(self.header)
         names = [name for name, tail in tails.items() if row is not None and is_put_back(row, name, tail)]
         if names:
             self._require_lease()
@@ -272,6 +273,12 @@ class MemberLogs:
             self.cluster.stores.mark_away(name, error)
         self.cluster.kept.pop((self.header, name), None)
         self.silent[name] = error
+
+
+def read_rows(cluster: Cluster) -> dict[str, GroupLogRow]:
+    """Return header → what the ledger knows of the group's log."""
+    with cluster.app.ledger.read() as connection:
+        return read_group_logs(connection, cluster.receiver.name)
 
 
 def read_round(cluster: Cluster, headers: Iterable[str]) -> dict[str, tuple[MemberLogs, dict[str, Tail]]]:

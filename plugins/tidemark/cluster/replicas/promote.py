@@ -23,17 +23,11 @@ from tidemark.cluster.replicas.core.quorum import has_barrier_quorum
 from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Position, Role
 from tidemark.cluster.replicas.deliver import doubt_copies, lacking_members
 from tidemark.cluster.replicas.log import Tail
-from tidemark.cluster.replicas.members import MemberLogs, is_put_back, read_round
+from tidemark.cluster.replicas.members import MemberLogs, is_put_back, read_round, read_rows
 from tidemark.cluster.replicas.records.operation import barrier_behind, commit_of, is_take_back, taking_back
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, PermanentError, RetryableError, UnreachableError
 from tidemark.ledger import journal
-from tidemark.ledger.cluster.group_logs import (
-    GroupLogRow,
-    forget_cover,
-    forget_log_readings,
-    read_group_logs,
-    swap_group_log,
-)
+from tidemark.ledger.cluster.group_logs import GroupLogRow, forget_cover, forget_log_readings, swap_group_log
 from tidemark.ledger.leases import Lease, assert_held
 
 _TRIES = 3
@@ -111,20 +105,15 @@ def require_newest(cluster: Cluster) -> None:
     waited out: a group counts as ahead only if its row stayed.
     """
     for left in reversed(range(_TRIES)):
-        before = _read_rows(cluster)
+        before = read_rows(cluster)
         try:
             for header, (logs, tails) in read_round(cluster, sorted(cluster.table.groups_by_header())).items():
                 _require_not_ahead(logs, before.get(header, GroupLogRow(cluster.receiver.name, header)), tails)
         except PermanentError:
-            if left and _read_rows(cluster) != before:
+            if left and read_rows(cluster) != before:
                 continue
             raise
         return
-
-
-def _read_rows(cluster: Cluster) -> dict[str, GroupLogRow]:
-    with cluster.app.ledger.read() as connection:
-        return read_group_logs(connection, cluster.receiver.name)
 
 
 def _require_not_ahead(logs: MemberLogs, row: GroupLogRow, tails: Mapping[str, Tail]) -> None:

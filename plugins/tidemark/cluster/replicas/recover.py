@@ -40,14 +40,8 @@ from tidemark.cluster.replicas.core.recovery_plan import (
     count_backoff_s,
 )
 from tidemark.cluster.replicas.core.roles import ORIGIN, LogEnd, Position
-from tidemark.cluster.replicas.deliver import (
-    Delivery,
-    advance_applied,
-    bring_to_node,
-    late_members,
-    share_line,
-)
-from tidemark.cluster.replicas.members import MemberLogs
+from tidemark.cluster.replicas.deliver import Delivery, advance_applied, bring_to_node, late_members, share_line
+from tidemark.cluster.replicas.members import MemberLogs, read_rows
 from tidemark.cluster.replicas.plan import Piece, pieces_of, wanting_nodes
 from tidemark.cluster.replicas.promote import open_group, write_row
 from tidemark.errors import NoQuorumError, RetryableError, TidemarkError
@@ -363,12 +357,6 @@ def recover_logs(
             # CRASH WINDOW: its log is whole, the ledger does not know: the next record or recovery tells.
             if back:
                 write_row(logs, row, replace(row, in_step=tuple(dict.fromkeys((*row.in_step, *back)))), lease)
-
-
-def read_rows(cluster: Cluster) -> dict[str, GroupLogRow]:
-    """Return header → what the ledger knows of the group's log."""
-    with cluster.app.ledger.read() as connection:
-        return read_group_logs(connection, cluster.receiver.name)
 
 
 def _find_fallen(cluster: Cluster, node: str, headers: Collection[str] | None) -> set[str]:
