@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from tidemark.changes.bootstrap.between import Between
@@ -27,7 +27,7 @@ from tidemark.changes.bootstrap.state import (
 from tidemark.changes.capture.definitions import Catalog
 from tidemark.changes.capture.identity import Head, Logs, Origin, number_of, write_origin
 from tidemark.changes.capture.run import Captured, Job, capture_into
-from tidemark.changes.connection.dump import open_dump
+from tidemark.changes.connection.dump import read_first_event
 from tidemark.changes.connection.login import Server
 from tidemark.changes.connection.model import FilePosition
 from tidemark.changes.delivery.points import parse_point
@@ -225,9 +225,9 @@ def _make_head(job: Job, server: Server, writer: Writer, chunk: Chunk) -> Transa
     if writer.state.seq:
         return Transaction(writer.state.info, "", writer.state.gtid_offset)
     number = number_of(chunk.place.file)
-    with closing(open_dump(server.pin_login(), FilePosition(chunk.place.file))) as dump:
-        # Nothing else tells this log from another server's of the same name: there is no transaction, and no GTID.
-        logs = Logs.of(chunk.place.file).with_head(number, Head.of(next(dump.events())))
+    # Nothing else tells this log from another server's of the same name: there is no transaction, and no GTID.
+    first = read_first_event(server.pin_login(), chunk.place.file)
+    logs = Logs.of(chunk.place.file).with_head(number, Head.of(first))
     # CRASH WINDOW: the origin of a store without a transaction; the next capture writes its own.
     write_origin(job.disk, Origin({job.rules.change_id: logs}))
     facts = server.ask("SELECT @@server_id AS id, UNIX_TIMESTAMP() AS clock")[0]

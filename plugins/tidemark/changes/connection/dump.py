@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from tidemark.changes.binlog import layout
@@ -79,6 +80,12 @@ def open_dump(source: SourceSettings | Server, start: Start, *, follow: bool = F
         stream.close()
         raise
     return _ServerDump(stream, server.name, start, follow=follow)
+
+
+def read_first_event(login: SourceSettings, log: str) -> RawEvent:
+    """The format description with which a log begins: no other log has the same. Errors as of `open_dump`."""
+    with closing(open_dump(login, FilePosition(log))) as dump:
+        return next(dump.events())
 
 
 def open_stretches(source: SourceSettings, files: Sequence[str]) -> Dump:

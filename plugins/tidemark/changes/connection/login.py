@@ -105,6 +105,11 @@ class Server:
         pairs = (list(row.values()) for row in rows)
         return {str(name).lower(): str(value) for name, value, *_ in pairs}
 
+    def read_gtids(self) -> str:
+        """The set of all that its logs have, or had, as its server writes it; "" without GTIDs."""
+        name = "gtid_binlog_pos" if self.is_maria else "gtid_executed"
+        return self.read_variables(name).get(name, "")
+
     def read_identity(self) -> Identity:
         """Which server this is, whatever address it was reached at."""
         found = self.read_variables("server_id", "server_uuid", "hostname", "port")

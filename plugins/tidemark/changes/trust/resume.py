@@ -42,8 +42,7 @@ class Resume:
         """Log in at a server that has all that a store has, `gtids`; where none does, or a store has none, at any."""
 
         def has_all(server: Server) -> bool:
-            found = server.read_variables("gtid_executed", "gtid_binlog_pos")
-            there = parse_gtids(found.get("gtid_binlog_pos" if server.is_maria else "gtid_executed", ""))
+            there = parse_gtids(server.read_gtids())
             return not gtids or (there is not None and list_missing(gtids, there) == "")
 
         return open_server(self.login, has_all)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from glob import escape
 from typing import Any
@@ -29,7 +29,7 @@ from tidemark.changes.bootstrap.state import read_state
 from tidemark.changes.bootstrap.tables import ReadTable
 from tidemark.changes.capture.identity import Head, number_of, read_origin
 from tidemark.changes.capture.run import parse_gtids
-from tidemark.changes.connection.dump import open_dump
+from tidemark.changes.connection.dump import read_first_event
 from tidemark.changes.connection.model import FilePosition, SourceSettings
 from tidemark.changes.delivery import points
 from tidemark.changes.delivery.export import choose_tables
@@ -189,8 +189,7 @@ def _bring_store_to(sink: Sink, place: FilePosition, tables: Tables) -> int:
     """Have the store hold all changes before a place of the server, by the logs of that server. Returns the number of the
     first transaction that is not before it. RetryableError: the store goes on with logs of another server."""
     point, login = f"{place.file}:{place.position}", tables.server.pin_login()
-    variables = tables.server.read_variables("gtid_binlog_pos", "gtid_executed")
-    gtids = variables.get("gtid_binlog_pos" if tables.server.is_maria else "gtid_executed", "")
+    gtids = tables.server.read_gtids()
     begun = time.monotonic()
     while not _has(sink, place, gtids) and not _capture(sink, place, login):
         if time.monotonic() - begun > WAIT_SECONDS:
@@ -223,8 +222,7 @@ def _is_from(reader: Reader, place: FilePosition, login: SourceSettings) -> bool
     logs = origin.changes.get(reader.view.end.info.change_id) if origin else None
     if logs is None:
         return False
-    with closing(open_dump(login, FilePosition(place.file))) as dump:
-        return logs.may_be(place.file, Head.of(next(dump.events())))
+    return logs.may_be(place.file, Head.of(read_first_event(login, place.file)))
 
 
 def _has(sink: Sink, place: FilePosition, gtids: str) -> bool:
