@@ -33,17 +33,14 @@ SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0")) + 1
 WRITERS = 4
 
 
-KINDS = pytest.mark.parametrize("kind", [MARIADB, NEWEST_MARIADB, MYSQL_SERVER])
-
-
-@KINDS
+@pytest.mark.parametrize("kind", [MARIADB, pytest.param(NEWEST_MARIADB, marks=pytest.mark.soak), MYSQL_SERVER])
 def test_a_few_kills(tmp_path: Path, kind: str) -> None:
     live(tmp_path, 8, kind)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
-@KINDS
+@pytest.mark.parametrize("kind", [MARIADB, NEWEST_MARIADB, MYSQL_SERVER])
 def test_two_hundred_kills(tmp_path: Path, kind: str) -> None:
     done = live(tmp_path, int(os.environ.get("TIDEMARK_TEST_KILLS", "200")), kind)
     wanted = ("_commit_xa", "_roll_back_xa", "_commit_large", "_commit_larges", "_change_loose", "_add_column", "_rename")

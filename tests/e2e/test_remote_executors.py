@@ -73,7 +73,7 @@ def pod(home: Path) -> dict[str, str]:
     return {"AIRFLOW__CORE__EXECUTOR": "pod_executor.PodExecutor", "PYTHONPATH": str(home / "modules")}
 
 
-@pytest.fixture(scope="module", params=[celery, pod])
+@pytest.fixture(scope="module", params=[celery, pytest.param(pod, marks=pytest.mark.soak)])
 def airflow(
     request: pytest.FixtureRequest, installed: Installed, tmp_path_factory: pytest.TempPathFactory, postgres: Postgres
 ) -> Iterator[StandardAirflow]:

@@ -234,7 +234,8 @@ def wait_for_middle(centre: Centre, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.005)
 
 
-def test_a_driver_or_a_whole_merge_that_is_killed_and_asked_for_again(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", ["whole merge", pytest.param("driver", marks=pytest.mark.soak)])
+def test_a_merge_that_is_killed_and_asked_for_again(cluster: Cluster, tmp_path: Path, victim: str) -> None:
     """As Airflow does when it runs a task again: the same command, which cleans up and ends the work."""
     centre = centre_at(tmp_path, "local[1]")
     expected = slow_groups(centre)
@@ -242,15 +243,14 @@ def test_a_driver_or_a_whole_merge_that_is_killed_and_asked_for_again(cluster: C
     config = config_of(centre, cluster.address)
     first = start_merge(config)
     wait_for_middle(centre, first)
-    kill_all(descendants_named(first.pid, "spark_jobs"))
+    if victim == "driver":
+        kill_all(descendants_named(first.pid, "spark_jobs"))
+    else:
+        os.killpg(first.pid, signal.SIGKILL)
     out, err = first.communicate(timeout=120)
-    assert first.returncode == RetryableError.kind, (out, err)
-    assert b"the Spark job merge at spark://" in out + err
-    assert centre.rows() == expected
-    second = start_merge(config)
-    wait_for_middle(centre, second)
-    os.killpg(second.pid, signal.SIGKILL)
-    second.communicate()
+    if victim == "driver":
+        assert first.returncode == RetryableError.kind, (out, err)
+        assert b"the Spark job merge at spark://" in out + err
     assert centre.rows() == expected
     last = start_merge(config)
     out, err = last.communicate(timeout=200)
