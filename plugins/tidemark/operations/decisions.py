@@ -34,6 +34,7 @@ from tidemark.ledger.receiver.refusals import OwnerRow, QuarantineRow
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.operations.consequences import match_owners
+from tidemark.proof.as_of import format_iso
 from tidemark.receiver import kept_damage
 from tidemark.receiver.load.admit import Hold
 from tidemark.receiver.load.examine import remove_copies, site_of
@@ -68,7 +69,8 @@ def quarantine_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
         names = {s.site_id: s.name for s in landing_rows.read_sites(connection).values()}
         distrusted = quarantine.list_held(app, connection, receiver)
         rotten = kept_damage.list_damage(app, connection, receiver, names)
-    return DecisionResult({"quarantine": [*distrusted, *rotten, *(_held_json(row, names) for row in held)]})
+    rows = [*distrusted, *rotten, *(_held_json(row, names) for row in held)]
+    return DecisionResult({"quarantine": [{**row, "at": format_iso(row["at"])} for row in rows]})
 
 
 def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engine: EngineChoice = "auto") -> DecisionResult:
@@ -188,7 +190,10 @@ def owners_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
         names = {s.site_id: s.name for s in landing_rows.read_sites(connection).values()}
     return DecisionResult(
         {
-            "owners": [{**asdict(row), "site": names.get(row.site_id, row.site_id)} for row in owners],
+            "owners": [
+                {**asdict(row), "site": names.get(row.site_id, row.site_id), "since": format_iso(row.since)}
+                for row in owners
+            ],
             "refused": [
                 {
                     "site": names.get(row.site_id, row.site_id),

@@ -64,18 +64,24 @@ def look_at_sites(
         try:
             with closing(opener(address)) as store:
                 survey = survey_site(store)
-                names = [] if survey.data else store.list_folder("")
+                there = "" if survey.data else _describe_folder(store)
         except HostKeyError as unknown:
             raise HostKeyError(unknown.message, hint=_suggest_key(address, unknown), subject=unknown.subject) from None
         if not survey.data:
-            there = ", ".join(names[:10]) or "nothing"
             raise NotFoundError(
-                f"site {name}: no data folder of an IoTDB in {address.url}; there is: {there}",
+                f"site {name}: no data folder of an IoTDB in {address.url}; {there}",
                 hint=_suggest_folder(address.url),
                 subject=address.url,
             )
         found.append(NewSite(name, address, survey))
     return found
+
+
+def _describe_folder(store: Store) -> str:
+    """Return what is in the store's folder, for a person."""
+    if names := store.list_folder(""):
+        return f"there is: {', '.join(names[:10])}"
+    return "that folder is not there" if store.list_files([""]).missing else "it is empty"
 
 
 def _suggest_folder(url: str) -> str:

@@ -122,7 +122,7 @@ class LinkStatus:
             "last_run_started": format_iso(f.started),
             "last_run_ended": format_iso(f.ended),
             "last_success": format_iso(f.last_success),
-            "lag": round(self.lag, 3),
+            "lag_seconds": round(self.lag, 3),
             "backlog_known": self.knows_backlog,
             "backlog_files": f.backlog_files,
             "backlog_bytes": f.backlog_bytes,

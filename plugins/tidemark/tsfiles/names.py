@@ -100,6 +100,8 @@ def parse_place(folder: str, data_folders: tuple[str, ...]) -> Place | None:
     unsequence, parts = below
     if not parts or not parts[0] or len(parts) > 3 or not all(_NUMBER.fullmatch(part) for part in parts[1:]):
         return None
+    if len(parts) < 3 and _NUMBER.fullmatch(parts[0]):
+        return None  # a region or a partition; before regions there was no table model: each database began with `root`
     region = parts[1] if len(parts) == 3 else ""
     partition = int(parts[-1]) if len(parts) > 1 else 0
     return Place(unsequence, parts[0], region, partition)
@@ -148,19 +150,28 @@ def may_hold_files(path: str, data_folders: Sequence[str]) -> bool:
 def refuse_misplaced_files(paths: Iterable[str], folder: str, site: str) -> None:
     """Raise PermanentError if files of the data folder `folder` are TsFiles and none lies where IoTDB keeps them.
 
-    Then the folder is not a data folder: usually that of a database, inside `sequence`. A sync of it would pass over
-    every file. `paths`: of all files below it."""
+    Then the folder is not a data folder: usually that of a database, inside `sequence` or named so. A sync of it would
+    pass over every file. `paths`: of all files below it."""
     tsfiles = (path for path in paths if is_name(path.rpartition("/")[2]))
     first = next(tsfiles, None)
     if first is None or any(parse_source_path(path, [folder]) for path in chain([first], tsfiles)):
         return
-    half = re.match(r"(?:.*/)?(?:un)?sequence(?=/)", _clean_folder(folder))
-    write = f'write data = ["{half[0]}"]' if half else "name the folder that holds sequence and unsequence as data"
     raise PermanentError(
         f"site {site}: {folder} has TsFiles, none where IoTDB keeps them ({PLACES})",
-        hint=f"{write} in [sites.{site}], then ./tidemark doctor",
+        hint=f"{_suggest_place(first, folder, site)}, then ./tidemark doctor",
         subject=site,
     )
+
+
+def _suggest_place(path: str, folder: str, site: str) -> str:
+    """Return what to do for a TsFile of the data folder `folder` that lies where IoTDB keeps none."""
+    below = _below_sequence(path.rpartition("/")[0], (folder,))
+    if below and below[1] and _NUMBER.fullmatch(below[1][0]):
+        half = "unsequence" if below[0] else "sequence"
+        return f"put what {half} holds into a folder with the name of its database, such as {half}/root.plant1"
+    above = re.match(r"(?:.*/)?(?:un)?sequence(?=/)", _clean_folder(folder))
+    write = f'write data = ["{above[0]}"]' if above else "name the folder that holds sequence and unsequence as data"
+    return f"{write} in [sites.{site}]"
 
 
 def _below_sequence(folder: str, data_folders: tuple[str, ...]) -> tuple[bool, list[str]] | None:

@@ -197,6 +197,16 @@ def test_people_get_results_on_stdout_and_the_rest_on_stderr(tidemark: Command) 
     assert all(line == line.rstrip() for line in table)
 
 
+def test_a_sync_that_only_tells_drops_has_no_rows_of_nothing(tidemark: Command, deployment: Path) -> None:
+    tidemark("sync", "plant1")
+    gone = sorted((deployment / "site").rglob("*.tsfile"))[0]
+    for path in gone.parent.glob(f"{gone.name}*"):
+        path.unlink()
+    said = tidemark("sync", "plant1")
+    assert said.code == 0 and re.search(r"^dropped +1$", said.out, re.MULTILINE), said
+    assert not re.search(r"^(files|bytes|sent bytes) ", said.out, re.MULTILINE), said
+
+
 def test_a_link_that_is_not_there_exits_3_and_names_those_that_are(tidemark: Command) -> None:
     said = tidemark("sync", "plant2", "--json")
     assert (said.code, said.json["kind"], said.json["subject"]) == (3, 3, "plant2")

@@ -147,6 +147,22 @@ def test_a_data_folder_below_sequence_is_refused_with_the_one_to_write(
     assert not edge.root.exists() or edge.rows() == []
 
 
+def test_what_a_database_s_folder_holds_in_a_folder_named_sequence_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge = Commanded(tmp_path, monkeypatch, site_keys={"data": ["copied/sequence"]})
+    sealed = edge.site / edge.seal(1)
+    shutil.copytree(sealed.parents[2], edge.site / "copied" / "sequence")
+    for words in (["plan", "plant1"], ["sync", "plant1"], ["doctor"]):
+        said = edge.run(*words)
+        assert said.code == 6 and "such as sequence/root.plant1" in said.json["hint"], said
+    assert not edge.root.exists() or edge.rows() == []
+    (edge.site / "copied" / "held").mkdir()
+    (edge.site / "copied" / "sequence").rename(edge.site / "copied" / "held" / "root.sg")
+    (edge.site / "copied" / "held").rename(edge.site / "copied" / "sequence")
+    assert edge.sync().code == 0 and len(edge.rows()) == 3
+
+
 def test_a_stray_file_beside_sealed_ones_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edge = Commanded(tmp_path, monkeypatch)
     sealed = edge.site / edge.seal(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jsonschema
@@ -36,6 +36,21 @@ def test_a_key_that_goes_or_changes_is_noticed() -> None:
     for wrong in ([{"a": 1}], [{"a": "1", "b": ""}], {}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({"ok": True, "rows": wrong}, schema)
+
+
+def list_numbers(schema: dict[str, Any], key: str = "") -> Iterator[str]:
+    """Yield the keys of all numbers that are not whole, at any depth."""
+    if "number" in (schema.get("type") or ()):
+        yield key
+    for name, one in schema.get("properties", {}).items():
+        yield from list_numbers(one, name)
+    yield from list_numbers(schema["items"], key) if "items" in schema else ()
+
+
+def test_times_are_no_numbers_and_durations_say_their_unit() -> None:
+    found = {key for verb in VERBS for key in list_numbers(read_schema(verb))}
+    assert "duration_seconds" in found and "lag_seconds" in found
+    assert {key for key in found if not key.endswith("_seconds")} == {"share", "files_per_second"}
 
 
 @pytest.mark.full

@@ -129,6 +129,8 @@ def test_a_folder_in_the_data_folder_is_told_with_the_one_to_name(tmp_path: Path
 def test_where_no_iotdb_is_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / "a/logs").mkdir(parents=True)
     init(tmp_path, "--site", str(tmp_path / "a")).refused(3, "site a: no data folder of an IoTDB", "there is: logs")
+    init(tmp_path, "--site", str(tmp_path / "a/logs")).refused(3, "site logs: no data folder", "logs; it is empty")
+    init(tmp_path, "--site", str(tmp_path / "b")).refused(3, "site b: no data folder", "b; that folder is not there")
     init(tmp_path, "--site", "ftp://x").refused(2, "--site ftp://x: must be")
     init(tmp_path, "--site", "sftp://u:secret@h/x").refused(2, "must not hold a password")
     assert "secret" not in init(tmp_path, "--site", "sftp://u:secret@h/x").out

@@ -28,7 +28,7 @@ def test_a_link_goes_from_new_to_idle(deploy: Deploy) -> None:
     assert (_one(d)["state"], _one(d)["backlog_known"]) == ("new", False)
     d.sync()
     link = _one(d)
-    assert (link["state"], link["backlog_known"], link["backlog_files"], link["lag"]) == ("idle", True, 0, 0.0)
+    assert (link["state"], link["backlog_known"], link["backlog_files"], link["lag_seconds"]) == ("idle", True, 0, 0.0)
     assert link["last_run_state"] == "finished"
 
 
@@ -135,7 +135,7 @@ def test_files_seen_and_not_sent_are_red_with_the_links_reason(deploy: Deploy) -
     assert not any(first in cell["why"] for cell in found["red"])
     link = _one(d)
     assert link["backlog_files"] == len(d.files()) - 1
-    assert link["lag"] > 0
+    assert link["lag_seconds"] > 0
     assert link["oldest_unsent_path"]
 
 

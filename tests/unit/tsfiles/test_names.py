@@ -79,6 +79,8 @@ def test_data_folders_may_lie_on_several_disks() -> None:
         "data/sequence/root.a/upgrade/1-1-0-0.tsfile",
         "data/sequence/root.a/0/x/1-1-0-0.tsfile",
         "data/sequence/root.a/0/7/notes.txt",
+        "data/sequence/0/2818/1-1-0-0.tsfile",  # what the folder of a database holds
+        "data/sequence/2818/1-1-0-0.tsfile",
     ],
 )
 def test_what_lies_elsewhere_is_no_source(path: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -191,10 +190,8 @@ def _print_rows(screen: Screen, found: dict[str, Any], columns: Sequence[str], e
 
 
 def _format_cell(column: str, row: Mapping[str, Any]) -> object:
-    """Format a cell. Times, which the ledger has in seconds since 1970, are shown as UTC. A reason has no path in front."""
+    """Format a cell. A reason has no path in front."""
     value = row.get(column)
-    if isinstance(value, float):
-        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return value.removeprefix(row["path"]).lstrip(": ") if column == "reason" and isinstance(value, str) else value
 
 

@@ -193,8 +193,9 @@ def _show_amounts(screen: Screen, run: dict[str, Any]) -> None:
     keys = ("dropped", "superseded", "pending", "schema", "loaded", "refused", "quarantined")
     sizes = ("schema",)
     told = [(key, format_size(run[key]) if key in sizes else run[key]) for key in keys if run[key]]
-    first: list[tuple[str, Any]] = [("run", run["run"]), ("state", run["state"]), ("files", run["files"])]
-    first += [(name, format_size(run[key])) for name, key in (("bytes", "bytes"), ("sent bytes", "sent_bytes"))]
+    first: list[tuple[str, Any]] = [("run", run["run"]), ("state", run["state"]), ("files", run["files"] or "")]
+    if run["files"]:
+        first += [(name, format_size(run[key])) for name, key in (("bytes", "bytes"), ("sent bytes", "sent_bytes"))]
     rate = f"{format_size(run['bytes_per_second'])}/s" if run["bytes_per_second"] else ""
     screen.print_pairs([*first, *told, ("duration", format_elapsed(run["duration_seconds"])), ("rate", rate)])
 
@@ -270,8 +271,8 @@ def _show_merge(screen: Screen, found: dict[str, Any]) -> None:
     if not found["groups"] and not found["files_in"]:
         screen.print_line("nothing to merge")
         return
-    keys = ("groups", "files_in", "files_out", "rows", "seconds")
-    screen.print_pairs((key.replace("_", " "), found[key]) for key in keys)
+    told = [(key.replace("_", " "), found[key]) for key in ("groups", "files_in", "files_out", "rows")]
+    screen.print_pairs([*told, ("duration", format_elapsed(found["duration_seconds"]))])
 
 
 def _adopt_arguments(parser: argparse.ArgumentParser) -> None:
