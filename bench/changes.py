@@ -4,7 +4,7 @@
 a table of ten columns; two thirds are inserts, a quarter updates. Whole processes, rounds in turn. Ratios of median times:
 
     decode_bulk, decode_oltp              every value of a log as Arrow, to `mariadb-binlog -v`; `…_pure`: without a compiler
-    decode_compressed                     the same of the bulk in the log of a MySQL that compresses it, to `mysqlbinlog -v`
+    decode_mysql                          the same of the bulk in the log of a MySQL that compresses it, to `mysqlbinlog -v`
     capture_to_decode_bulk, …_oltp        server to durable store by the command, to the decoding alone
     capture_bulk_rows_s, …_oltp_rows_s    changes a second, server to durable store
     capture_bulk_x, capture_oltp_x        times the changes a second of Debezium's engine, in its faster form
@@ -12,6 +12,10 @@ a table of ten columns; two thirds are inserts, a quarter updates. Whole process
     store_to_binlog                       bytes of the store to those of the log, bulk
     bootstrap_to_dump                     2,000,000 rows into a new store, to `mariadb-dump --single-transaction` to a file,
                                           both under 300 transactions a second
+    lag_p99_ms                            from a COMMIT to its row at a consumer that reads the store, 99th percentile, with
+                                          `--follow` and 1,000 transactions a second: so durable before that
+    find_ms, find_blocks                  `changes find` in a store of 1,000 buckets, a process each, without imports: the
+                                          slowest kind of point, and the most blocks that one reads
     idle_seconds                          the command where nothing is new
     peak_mb                               largest memory of a capture
 
@@ -30,10 +34,13 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.changes_data import ROWS, TABLE_ROWS, make_load, make_table, write_to
 from bench.debezium import FORMATS, Debezium, best_rate, compile_engine
+from bench.delivery_data import BEGIN, STATEMENT, UUID, range_of, write_steps
+from bench.delivery_live import measure_lag
 from bench.measure import Contender, alternate, report, warm
 from bench.merge import PEERS
 from bench.rows import REPOSITORY, say
@@ -41,8 +48,10 @@ from tests.services import mysql
 from tests.services.mariadb import PASSWORD, USER, MariaDb, start
 from tests.services.processes import PartMissing
 from tidemark.changes.sources.source import BOOTSTRAP
+from tidemark.changes.store.model import Op
 
 RUN = [sys.executable, "-m", "bench.changes_run"]
+BUCKETS, HOUR = 1_000, 3_600_000_000
 
 
 @dataclass
@@ -102,7 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rounds = 1 if asked.quick else 5
         compressed = _measure_compressed(stack, rounds, absent)
         both = _measure_bootstrap(stack, folder, rounds)
-        paper = _measure(loads, rounds, both, compressed, absent)
+        more = _measure_find(folder / "buckets", rounds)
+        more["lag_transactions_s"], more["lag_p99_ms"] = measure_lag(stack, folder / "lag", rounds)
+        paper = _measure(loads, rounds, both, compressed, absent, more)
     print(json.dumps(paper if asked.json else paper["ratios"], indent=None if asked.json else 1))
     return 0
 
@@ -152,6 +163,28 @@ def _measure_compressed(stack: ExitStack, rounds: int, absent: dict[str, str]) -
     return ours, peer
 
 
+def _measure_find(folder: Path, rounds: int) -> dict[str, float]:
+    """A point of each kind in the middle of a store with a transaction an hour, and so with a bucket for each."""
+    say(f"{BUCKETS:,} buckets")
+    folder.mkdir()
+    write_steps(folder / "store", ((Op.INSERT, range_of(0, STATEMENT)) for _ in range(BUCKETS)), apart_micros=HOUR)
+    settings = folder / "tidemark.toml"
+    settings.write_text('[sources.orders]\nstore = "store"\n')
+    middle = BUCKETS // 2
+    when = datetime.fromtimestamp((BEGIN + middle * HOUR) / 1e6, UTC).isoformat()
+    slowest, most = 0.0, 0
+    for point in ("earliest", "latest", f"seq:{middle}", f"{UUID}:{middle}", f"{UUID}:1-{middle - 1}", when):
+        words = ["--config", str(settings), "changes", "find", "orders", point, "--json"]
+        command = [sys.executable, "-m", "tidemark.cli", *words]
+        one = Contender(f"find {point}", command)
+        told = [json.loads(one.run(REPOSITORY)) for _ in range(rounds)]
+        if point not in ("earliest", "latest") and {found["point"] for found in told} != {f"seq:{middle}"}:
+            raise RuntimeError(f"{point} was found at {told}")
+        slowest = max(slowest, statistics.median(found["ms"] for found in told))
+        most = max(most, *(found["blocks_read"] for found in told))
+    return {"find_ms": slowest, "find_blocks": most}
+
+
 def _compile_debezium(folder: Path, absent: dict[str, str]) -> str:
     """The class path of Debezium's engine, or "" with the reason in `absent`."""
     (folder / "debezium").mkdir()
@@ -168,6 +201,7 @@ def _measure(
     bootstrap: tuple[Contender, Contender | None],
     compressed: tuple[Contender, Contender] | None,
     absent: dict[str, str],
+    more: dict[str, float],
 ) -> dict[str, object]:
     ours: dict[str, Contender] = {}
     peers: dict[str, Contender] = {}
@@ -200,15 +234,15 @@ def _measure(
         again = json.loads(ours[f"idle {load.name}"].run(REPOSITORY))
         if captured["rows"] != load.rows or again["state"] != "nothing new":
             raise RuntimeError(f"a capture of {load.name} did not take all there is: {captured}, {again}")
-    ratios = _compare(loads, ours, peers)
+    ratios = _compare(loads, ours, peers) | more
     ours["bootstrap"], dump = bootstrap
     if dump is not None:
         peers["mariadb-dump"] = dump
         ratios["bootstrap_to_dump"] = ours["bootstrap"].median_seconds / dump.median_seconds
     if compressed is not None:
         ours["decode compressed"], peers["mysqlbinlog"] = compressed
-        ratios["decode_compressed"] = compressed[0].median_seconds / compressed[1].median_seconds
-        ratios["cpu_decode_compressed"] = _cpu_seconds(compressed[0]) / _cpu_seconds(compressed[1])
+        ratios["decode_mysql"] = compressed[0].median_seconds / compressed[1].median_seconds
+        ratios["cpu_decode_mysql"] = _cpu_seconds(compressed[0]) / _cpu_seconds(compressed[1])
     sides = [{name: one.as_json() for name, one in side.items()} for side in (ours, peers)]
     return report("changes", ratios, *sides, absent=absent)
 

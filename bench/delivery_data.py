@@ -14,6 +14,7 @@ from tidemark.changes.store.model import BinlogInfo, Column, Kind, Mark, Op, Row
 from tidemark.changes.store.write import Writer
 
 ROWS, STATEMENT = 1_000_000, 1_000
+BEGIN = 1_790_000_000_000_000  # microseconds since 1970
 UUID = "0198b1a1-c2d3-11f0-8899-aabbccddeeff"
 SHAPE = Shape(
     "bench",
@@ -52,13 +53,12 @@ def range_of(first: int, most: int) -> Any:
     return np.arange(first, first + STATEMENT, dtype=np.uint64) % np.uint64(most)
 
 
-def write_steps(folder: Path, steps: Iterable[Step]) -> None:
-    """A store with a transaction for each step."""
+def write_steps(folder: Path, steps: Iterable[Step], *, apart_micros: int = 1000) -> None:
+    """A store with a transaction for each step, so long after the one before."""
     writer = Writer(Disk(folder), 1)
     for seq, (op, ids) in enumerate(steps, 1):
-        place = BinlogInfo(
-            1, 1, 1, 1000 * seq, bytes.fromhex(UUID.replace("-", "")), seq, 0, 1_790_000_000_000_000 + seq * 1000
-        )
+        server = bytes.fromhex(UUID.replace("-", ""))
+        place = BinlogInfo(1, 1, 1, 1000 * seq, server, seq, 0, BEGIN + seq * apart_micros)
         found = Transaction(place, f"{UUID}:{seq}", seq, (make_rows(op, ids), Mark("commit", "xid")))
         writer.append(found, f"{UUID}:1-{seq}")
     writer.close()

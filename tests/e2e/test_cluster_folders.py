@@ -62,7 +62,7 @@ def test_a_cluster_grows_and_shrinks_and_readers_see_the_same(world: ClusterWorl
     (world.folder / "n4").mkdir()
     url = f"n4=file://{world.folder / 'n4'}"
     plan = ask("cluster", "plan", "add", url)[1]
-    assert {"epoch", "moves", "slots", "bytes", "expected_seconds"} <= set(plan) and plan["epoch"] == 2
+    assert {"epoch", "moves", "slots", "bytes", "seconds"} <= set(plan) and plan["epoch"] == 2
     assert sum(move["slots"] for move in plan["moves"]) == plan["slots"] > 0
     assert all({"slots", "from", "to", "bytes"} <= set(move) for move in plan["moves"])
     assert ask("cluster", "show")[1]["epoch"] == 1, "a plan changes nothing"

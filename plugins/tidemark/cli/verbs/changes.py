@@ -148,7 +148,7 @@ def _run_capture(call: Call) -> Answer:
         "from": f"seq:{done.first.seq + 1}" if done.transactions else None,
         "to": f"seq:{done.last.seq}" if done.transactions else None,
         "bootstrapped": [*both.tables],
-        "duration_seconds": round(time.monotonic() - begun, 3),
+        "seconds": round(time.monotonic() - begun, 3),
     }
 
     def show(screen: Screen) -> None:

@@ -153,7 +153,7 @@ def _run_plan(call: Call) -> Answer:
 
 
 def _show_plan(screen: Screen, found: Mapping[str, Any]) -> None:
-    takes = f", about {_rounded_up(found['expected_seconds'])}" if found.get("expected_seconds") else ""
+    takes = f", about {_rounded_up(found['seconds'])}" if found.get("seconds") else ""
     screen.print_line(f"epoch {found['epoch']}: {found['slots']:,} slots would move, {format_size(found['bytes'])}{takes}")
     rows = [
         (_format_ranges(m), m["slots"], _join_names(m["from"]), _join_names(m["to"]), format_size(m["bytes"]))
@@ -162,10 +162,7 @@ def _show_plan(screen: Screen, found: Mapping[str, Any]) -> None:
     screen.print_table(["slots", "number>", "from", "to", "bytes>"], rows)
     if len(found["moves"]) > SHOWN:
         screen.print_line(f"… {len(found['moves']) - SHOWN:,} more: --json")
-    gains = [
-        (one["node"], one["slots"], format_size(one["bytes"]), _rounded_up(one["expected_seconds"]))
-        for one in found["nodes"]
-    ]
+    gains = [(one["node"], one["slots"], format_size(one["bytes"]), _rounded_up(one["seconds"])) for one in found["nodes"]]
     screen.print_table(["node", "slots that come>", "bytes>", "time>"], gains)
 
 

@@ -272,7 +272,7 @@ def _show_merge(screen: Screen, found: dict[str, Any]) -> None:
         screen.print_line("nothing to merge")
         return
     told = [(key.replace("_", " "), found[key]) for key in ("groups", "files_in", "files_out", "rows")]
-    screen.print_pairs([*told, ("duration", format_elapsed(found["duration_seconds"]))])
+    screen.print_pairs([*told, ("duration", format_elapsed(found["seconds"]))])
 
 
 def _adopt_arguments(parser: argparse.ArgumentParser) -> None:

@@ -379,12 +379,12 @@ class MoveGroup:
 
 @dataclass(frozen=True)
 class NodeGain:
-    """What one node gains. `expected_seconds`: at the rate of the last migration, or the cap of the settings."""
+    """What one node gains. `seconds`: at the rate of the last migration, or the cap of the settings."""
 
     node: str
     slots: int
     bytes: int
-    expected_seconds: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -396,7 +396,7 @@ class PlanReport:
     nodes: tuple[NodeGain, ...]
     slots: int
     bytes: int
-    expected_seconds: float
+    seconds: float
 
     def as_json(self) -> dict[str, Any]:
         moves = [{"slots": m.slots, "ranges": m.ranges, "from": m.old, "to": m.new, "bytes": m.bytes} for m in self.moves]

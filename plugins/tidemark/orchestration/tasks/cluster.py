@@ -43,7 +43,7 @@ def _plan_change(app: App, receiver: str, wanted: Wanted) -> dict[str, Any]:
         log.info("%s", format_values(move) if isinstance(move, dict) else move)
     if len(found["moves"]) > PLAN_LINES:
         log.info("… and %d more", len(found["moves"]) - PLAN_LINES)
-    takes = f", about {format_duration(found['expected_seconds'])}" if found["expected_seconds"] else ""
+    takes = f", about {format_duration(found['seconds'])}" if found["seconds"] else ""
     said = f"{found['slots']:,} slots move, {format_size(found['bytes'])}{takes}. Loading and reading go on meanwhile."
     log.info("%s %s: %s", wanted.kind, wanted.node, said)
     return {**counts_for_xcom(found), "said": said}

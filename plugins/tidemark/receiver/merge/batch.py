@@ -123,7 +123,7 @@ class MergeResult:
             "files_in": self.files_in,
             "files_out": self.files_out,
             "rows": self.rows,
-            "duration_seconds": round(self.seconds, 3),
+            "seconds": round(self.seconds, 3),
             "kept": [{"subject": subject, "reason": reason} for subject, reason in self.kept],
             "failed": [{"subject": subject, "error": error, "kind": kind} for subject, error, kind in self.failed],
             "moved": self.moved,
