@@ -4,7 +4,7 @@
 
 Each command of `PLAY` and of `CHANGES_PLAY` is run in this process. A schema says which keys an answer has and of which
 types they are. A key that some answers of a verb lack is not required. Keys that are names of data (`MAPS`) are not listed.
-What the verbs of `UNASKED` answer is in no schema.
+Each action of `changes` answers with other keys, so each has a schema of its own, `changes-ACTION.json`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ FOLDER = ROOT / "docs" / "schemas"
 SITE = ROOT / "tests" / "data" / "iotdb" / "2.0.1-beta" / "data"
 FILE = "data/sequence/root.plant1/0/2818/1795252019249-1-0-0.tsfile"
 DEVICE = "root.plant1.line1.d1"
+CHANGES = "changes"
 FAILURE = {"ok": "boolean", "kind": "integer", "error": "string", "hint": "string", "subject": "string"}
 MAPS = frozenset(("reasons", "undecodable", "waiting", "by_reason"))  # their keys are names of data
 PLAY = (
@@ -92,37 +93,46 @@ CHANGES_PLAY = (
     "status",
     "changes deliver past",
     "status",
+    "changes capture orders --files plain.000001",
+    "changes find orders latest",
+    "changes find orders seq:1000000",
+    "changes read orders --out changes.jsonl",
+    "changes consume billing --source orders --shards 2 --start earliest --out billing",
+    "changes rewind billing --to earliest",
+    "changes rewind billing --to earliest --yes",
+    "changes reshard billing --shards 3 --yes",
+    "changes retain orders",
+    "changes show",
+    "changes show orders",
 )
 """With a source, which is captured from a log file, and a sink of it. Both are new; the sink is behind, then not."""
-UNASKED = frozenset(("changes",))  # each of its subcommands answers with other keys
 
 
 def play(folder: Path) -> Mapping[str, Sequence[dict[str, Any]]]:
     """The answers of each verb, in a deployment that is made in `folder`."""
     shutil.copytree(SITE, folder / "site")
     words = ["init", str(folder), "--site", f"plant1={folder / 'site' / 'datanode'}"]
-    asked = [(command[0], _ask(folder, command)) for command in (words, *(line.split() for line in PLAY))]
+    asked = [_ask(folder, command) for command in (words, *(line.split() for line in PLAY))]
     (folder / "plain.000001").write_bytes(lzma.decompress(LOG.read_bytes()))
     for more, lines in ((SOURCE, CHANGES_PLAY), (CLUSTER, SPREAD)):
         with (folder / "tidemark.toml").open("a", encoding="utf-8") as settings:
             settings.write(more)
-        asked += [(command[0], _ask(folder, command)) for command in (line.split() for line in lines)]
+        asked += [_ask(folder, line.split()) for line in lines]
     answers: dict[str, list[dict[str, Any]]] = {}
-    for verb, answer in asked:
-        if verb in UNASKED and not answer["ok"]:
+    for name, answer in asked:
+        if name.startswith(CHANGES) and not answer["ok"]:
             raise RuntimeError(f"what the next answers tell of did not come about: {answer}")
-        if verb not in UNASKED:
-            answers.setdefault(verb, []).append(answer)
+        answers.setdefault(name, []).append(answer)
     return answers
 
 
-def _ask(folder: Path, words: Sequence[str]) -> dict[str, Any]:
-    """The object that a command answers with."""
+def _ask(folder: Path, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The name of the schema of a command, and the object that it answers with."""
     out = io.StringIO()
     with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
         main(["--config", str(folder / "tidemark.toml"), "--json", *words])
     answer: dict[str, Any] = json.loads(out.getvalue().splitlines()[-1])
-    return answer
+    return ("-".join(words[:2]) if words[0] == CHANGES else words[0]), answer
 
 
 def schema_of(verb: str, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -130,7 +140,7 @@ def schema_of(verb: str, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     whole = _infer(answers or [{"ok": True}])
     whole["properties"] |= {key: {"type": kind} for key, kind in FAILURE.items() if key not in whole["properties"]}
     whole["properties"] = dict(sorted(whole["properties"].items()))
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"tidemark {verb} --json"}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"tidemark {verb.replace('-', ' ')} --json"}
     return head | whole | {"required": ["ok"]}
 
 
@@ -161,9 +171,9 @@ def write_schemas() -> None:
     with tempfile.TemporaryDirectory() as folder:
         answers = play(Path(folder))
     FOLDER.mkdir(exist_ok=True)
-    for verb in VERBS:
-        text = json.dumps(schema_of(verb, answers.get(verb, [])), indent=1)
-        (FOLDER / f"{verb}.json").write_text(text + "\n", encoding="utf-8")
+    for name in sorted({*VERBS, *answers}):
+        text = json.dumps(schema_of(name, answers.get(name, [])), indent=1)
+        (FOLDER / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
