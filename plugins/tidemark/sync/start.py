@@ -22,7 +22,7 @@ from tidemark.ledger.leases import Lease, Leases, assert_held
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.links import forget_attempt
-from tidemark.settings.model import LinkSettings
+from tidemark.settings.model import LinkSettings, SiteSettings
 from tidemark.stores.protocol import Store, read_record
 from tidemark.sync.session import Options, Plan
 from tidemark.untrusted_files import MOST_DOCUMENT
@@ -69,13 +69,8 @@ def _require_one_choice(options: Options) -> None:
         raise UsageError(f"--plan and {given[0]} exclude each other: give one of them", hint="./tidemark sync --help")
 
 
-def require_same_ends(app: App, link: LinkSettings) -> None:
-    """Raise PermanentError if the settings give a link that has run another site or receiver. A link's acknowledgements are
-    valid for one site and one receiver only (DESIGN §1). The hint says what to write."""
-    site = app.site_settings(link.site)
-    with app.ledger.read() as connection:
-        known = link_rows.get_link(connection, link.name)
-        prefix = link_rows.fixed_prefix(connection, site.id)
+def refuse_other_prefix(site: SiteSettings, prefix: str | None) -> None:
+    """Raise PermanentError if the site sent its files with another prefix than the settings have. None: it sent nothing."""
     if prefix not in (None, site.prefix):
         raise PermanentError(
             f"site {site.name} has sent its files with prefix {_quote(prefix)}, the settings say {_quote(site.prefix)}: its"
@@ -84,6 +79,16 @@ def require_same_ends(app: App, link: LinkSettings) -> None:
             " own: it sends everything again, and the catalog keeps what it has under the old names",
             subject=f"sites.{site.name}.prefix",
         )
+
+
+def require_same_ends(app: App, link: LinkSettings) -> None:
+    """Raise PermanentError if the settings give a link that has run another site or receiver. A link's acknowledgements are
+    valid for one site and one receiver only (DESIGN §1). The hint says what to write."""
+    site = app.site_settings(link.site)
+    with app.ledger.read() as connection:
+        known = link_rows.get_link(connection, link.name)
+        prefix = link_rows.fixed_prefix(connection, site.id)
+    refuse_other_prefix(site, prefix)
     if known is None:
         return
     if known.site_id != site.id:

@@ -220,3 +220,10 @@ def test_sites_that_have_sent_the_same_devices_are_a_warning(place: Path) -> Non
             connection.execute(sa.text("UPDATE link SET next_sequence = 2"))
     check = found(examine(place), "receiver centre: names")
     assert check.ok and check.detail.startswith("warning: sites plant1 and ship-7") and "owners list" in check.detail
+
+
+def test_a_prefix_that_changed_after_the_first_landing_is_told(place: Path) -> None:
+    test_sites_that_have_sent_the_same_devices_are_a_warning(place)
+    add_copied_site(place, "prefix = 'root.`ship-7`'")
+    check = found(examine(place), "site ship-7: prefix")
+    assert not check.ok and 'the settings say "root.`ship-7`"' in check.detail and "again" in check.hint

@@ -374,7 +374,7 @@ def _show_read(screen: Screen, found: dict[str, Any], out: str) -> None:
         told = f"{_MIXED}: the rows are not counted, nor left out by --live-only"
         say(f"  {format_count(found['kept_mixed'], 'file')} {told}")
     if not found["devices"]:
-        screen.print_remark("  no device matches; ./tidemark coverage shows what there is")
+        screen.print_remark("  nothing matches; ./tidemark coverage shows what there is")
     for what, reason in (found.get("undecodable") or {}).items():
         say(f"  not read: {what}: {reason}")
 

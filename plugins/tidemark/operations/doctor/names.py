@@ -1,5 +1,6 @@
-"""The check of names: whether two sites of one receiver have a device of the same name. A device has one owner there, so
-the first sync of the second site would be refused (docs/same-names.md).
+"""The check of names: whether a site's prefix changed after its first landing, and whether two sites of one receiver have
+a device of the same name. A device has one owner there, so the first sync of the second site would be refused
+(docs/same-names.md).
 
 It looks at one file of each database of a site, the newest: a server mostly flushes all devices that are written to
 together. So it finds copies of one edge image, and proves nothing. `plan` and the load look at every file.
@@ -8,14 +9,14 @@ together. So it finds copies of one edge image, and proves nothing. `plan` and t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
 from operator import attrgetter
 
 from sqlalchemy.exc import ArgumentError
 
-from tidemark.errors import OwnershipError, TidemarkError
+from tidemark.errors import OwnershipError, PermanentError, TidemarkError
 from tidemark.ledger.database import Ledger, is_unmade
 from tidemark.ledger.migrations import known_migrations, schema_version
 from tidemark.ledger.sender import links as link_rows
@@ -24,6 +25,7 @@ from tidemark.progress import format_count
 from tidemark.settings.model import Settings, SiteSettings
 from tidemark.stores.listing import list_names
 from tidemark.stores.protocol import Store, StoreAddress
+from tidemark.sync.start import refuse_other_prefix
 from tidemark.tsfiles.companions.resource import ANY_DEVICE, read_extent
 from tidemark.tsfiles.devices import put_below, quote_node
 from tidemark.tsfiles.names import RESOURCE, SourceName, parse_source_path
@@ -34,16 +36,27 @@ _BESIDE = ".resource"
 
 
 def check_names(settings: Settings, opener: Opener) -> Sequence[Check]:
-    """Compare the sites of each receiver that has several. Sites that cannot be looked at are left to their own checks."""
+    """Compare each site's prefix with that of its landings, and the sites of each receiver that has several.
+
+    Sites that cannot be looked at are left to their own checks.
+    """
     receivers: dict[str, dict[str, SiteSettings]] = {}
     for link in settings.links.values():
         receivers.setdefault(link.receiver, {})[link.site] = settings.sites[link.site]
     shared = {receiver: sites for receiver, sites in receivers.items() if len(sites) > 1}
-    if not shared:
-        return ()
-    sent = _sites_that_sent(settings)
+    sent = _read_prefixes(settings)
     devices = {site.name: _devices_of(site, opener) for sites in shared.values() for site in sites.values()}
-    return [check for receiver, sites in shared.items() for check in _compare(receiver, sites, devices, sent)]
+    compared = (check for receiver, sites in shared.items() for check in _compare(receiver, sites, devices, sent))
+    return [*_check_prefixes(settings.sites.values(), sent), *compared]
+
+
+def _check_prefixes(sites: Iterable[SiteSettings], sent: Mapping[str, str]) -> Iterator[Check]:
+    """Yield a failed check for each site whose prefix changed after its first landing."""
+    for site in sites:
+        try:
+            refuse_other_prefix(site, sent.get(site.id))
+        except PermanentError as changed:
+            yield fail_check(f"site {site.name}: prefix", changed, changed.hint)
 
 
 def _compare(
@@ -89,18 +102,18 @@ def _read_devices(store: Store, data: Sequence[str]) -> Iterator[str]:
                 yield from (device for device, _, _ in read_extent(store.read(path, 0, entry.size), name.database, path))
 
 
-def _sites_that_sent(settings: Settings) -> Collection[str]:
-    """Return the ids of sites that this ledger sent files of. Troubles of the ledger are left to its own check."""
+def _read_prefixes(settings: Settings) -> Mapping[str, str]:
+    """Return the prefixes of sites that sent files, by id. Troubles of the ledger are left to its own check."""
     with contextlib.suppress(TidemarkError, ArgumentError, ImportError):
         if is_unmade(settings.ledger.url, settings.root):
-            return ()
+            return {}
         ledger = Ledger(settings.ledger.url, settings.root)
         try:
             if schema_version(ledger) != len(known_migrations()):
-                return ()
+                return {}
             with ledger.read() as connection:
-                ids = {site.id for site in settings.sites.values()}
-                return frozenset(one for one in ids if link_rows.fixed_prefix(connection, one) is not None)
+                found = {site.id: link_rows.fixed_prefix(connection, site.id) for site in settings.sites.values()}
+                return {site_id: prefix for site_id, prefix in found.items() if prefix is not None}
         finally:
             ledger.close()
-    return ()
+    return {}
