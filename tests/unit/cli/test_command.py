@@ -251,6 +251,14 @@ def test_init_writes_settings_once(tidemark: Command, deployment: Path) -> None:
     assert tidemark("init", "new", "--json").code == 2, "what is there cannot be read"
 
 
+def test_tables_that_init_shows_can_be_pasted(tidemark: Command, deployment: Path) -> None:
+    said = tidemark("init", "--site", "b=site")
+    tables = said.out[said.out.index("\n[sites.b]") :]
+    settings = deployment / "tidemark.toml"
+    settings.write_text(settings.read_text() + tables)
+    assert {link["name"] for link in tidemark("status", "--json").json["links"]} == {"plant1", "b"}, said
+
+
 def test_init_writes_where_the_next_command_looks(
     tidemark: Command, deployment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,7 +66,7 @@ def _run_init(call: Call) -> Answer:
         for site in sites:
             screen.print_line(f"  site {site.name}: {_describe_survey(site.found)}")
         if more:
-            screen.print_line(f"\n{more}")
+            screen.print_text(f"\n{more}")
         edit = "add these tables to it" if more else "edit it (sites, receivers, links)" if not sites else "look at it"
         screen.print_remark(f"  next: {edit}, then ./tidemark {option}doctor")
 
