@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.centre import Centre, d1
+from tests.crash.explorer import CrashingStore, Effects
 from tests.group_logs import records_at
 from tests.small_files import source
 from tidemark.cluster.health.watch import Watched, watch_groups
@@ -206,13 +207,17 @@ def _fences_in(data: bytes) -> Iterator[Fence]:
 
 
 def swapping_once(centre: Clustered, table: PartitionTable) -> Callable[[StoreAddress], Store]:
-    """An opener that swaps the table while the first node is being worked at."""
+    """An opener that swaps the table before the first change at a node."""
     left = [table]
 
+    class Swapping(Effects):
+        def point(self, name: str) -> None:
+            if left:
+                centre.swap(left.pop())
+
     def opener(address: StoreAddress) -> Store:
-        if "/nodes/" in address.url and left:
-            centre.swap(left.pop())
-        return open_store(address)
+        store = open_store(address)
+        return CrashingStore(store, Swapping(), "node") if "/nodes/" in address.url else store
 
     return opener
 

@@ -6,6 +6,8 @@ have a point, the present owner's is read (docs/decisions/0009, `receiver.view`)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.app import App, change_receiver
 from tidemark.cluster.replicas.forward import make_visible
+from tidemark.cluster.replicas.promote import require_newest
 from tidemark.engines.choose import EngineChoice
 from tidemark.errors import (
     CorruptionError,
@@ -62,6 +65,15 @@ class DecisionResult:
         return {"ok": True, **self.facts}
 
 
+@contextmanager
+def _hold_newest(app: App, receiver: ReceiverSettings, engine: EngineChoice = "auto") -> Iterator[HeldReceiver]:
+    """Open the receiver for a decision. PermanentError if the ledger is older than the nodes: what is decided by it would be
+    found by the ledger that is made from them, though the verb failed."""
+    with hold_receiver(app, receiver, "operator", engine=engine) as session:
+        require_newest(session.cluster)
+        yield session
+
+
 def quarantine_list(app: App, receiver: ReceiverSettings) -> DecisionResult:
     """List every held file with its ID and reason, and kept files whose bytes are damaged."""
     with app.ledger.read() as connection:
@@ -93,7 +105,7 @@ def quarantine_release(app: App, receiver: ReceiverSettings, held_id: str, engin
     if row.state != "held":
         _require_loaded(app, row)
         return DecisionResult({"id": quarantine_id, "path": row.path, "outcome": row.state})
-    with hold_receiver(app, receiver, "operator", engine=engine) as session:
+    with _hold_newest(app, receiver, engine) as session:
         if not row.location:
             raise CorruptionError(
                 f"quarantine {quarantine_id}: nothing of {row.path} came: {row.reason}",
@@ -149,7 +161,7 @@ def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decis
     quarantine_id = row.quarantine_id
     if row.state == "dropped":
         return DecisionResult({"id": quarantine_id, "path": row.path})
-    with hold_receiver(app, receiver, "operator") as session:
+    with _hold_newest(app, receiver) as session:
         _publish_decision(session, GIVE_UP, row.path, site=row.site_id, generation=row.generation)
         with change_receiver(app, receiver.name, session.store) as connection:
             assert_held(connection, session.lease)
@@ -163,7 +175,7 @@ def quarantine_drop(app: App, receiver: ReceiverSettings, held_id: str) -> Decis
 
 
 def _give_up_kept(app: App, receiver: ReceiverSettings, held_id: str) -> DecisionResult:
-    with hold_receiver(app, receiver, "operator") as session:
+    with _hold_newest(app, receiver) as session:
         row, drops, why = kept_damage.to_give_up(app, receiver, held_id)
         place = row.path or row.location
         if why:
@@ -216,7 +228,7 @@ def owners_transfer(app: App, receiver: ReceiverSettings, pattern: str, to: str)
     site_id = site_of(app, to)
     if site_id is None:
         raise UsageError("owners transfer needs --to SITE", subject=pattern)
-    with hold_receiver(app, receiver, "operator") as session:
+    with _hold_newest(app, receiver) as session:
         with app.ledger.read() as connection:
             owned = match_owners(connection, receiver.name, pattern)
         if not owned:
@@ -260,7 +272,7 @@ def owners_dismiss(app: App, receiver: ReceiverSettings, site: str) -> DecisionR
     site_id = site_of(app, site)
     if site_id is None:
         raise UsageError("owners dismiss needs a SITE", subject=site)
-    with hold_receiver(app, receiver, "operator") as session:
+    with _hold_newest(app, receiver) as session:
         with app.ledger.read() as connection:
             waiting = refusal_rows.read_refusals(connection, receiver.name, site_id=site_id)
         if waiting:
@@ -319,7 +331,7 @@ def _approve_at(app: App, receiver: ReceiverSettings, run_id: str) -> list[str]:
     paths = [d.path for drops in due.values() for d in drops]
     if not paths:
         return []
-    with hold_receiver(app, receiver, "operator") as session:
+    with _hold_newest(app, receiver) as session:
         named = {site_id: [(d.path, d.generation) for d in drops] for site_id, drops in due.items()}
         at = _publish_decision(session, APPROVE, run_id, drops=named)
 

@@ -63,8 +63,7 @@ def housekeep(app: App, receiver: ReceiverSettings) -> HousekeepResult:
     with hold_receiver(app, receiver, "housekeep") as work:
         store, lease, cluster = work.store, work.lease, work.cluster
         catch_up_mark(app, receiver, store)
-        if cluster is not None:
-            require_newest(cluster)  # before the first of what follows removes or writes anything
+        require_newest(cluster)  # before the first of what follows removes or writes anything
         settled, sources = _settle_merges(work)
         reclaimed, size = _reclaim_files(work)
         kept = keep_nodes(cluster, store)

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.errors import PartialError, WindowOverError
+from tidemark.errors import PartialError, PermanentError, WindowOverError
 from tidemark.ledger.receiver.settled import KeptFile
 from tidemark.ledger.sender.links import FAILED, RETRYING, WORKING, Try
 from tidemark.progress import Figures, format_count, format_figures
@@ -180,10 +180,13 @@ class ClusterStatus:
     change: str
     change_state: str
     behind: tuple[str, ...]
+    ahead: tuple[str, ...] = ()  # groups that the last round of the watch found ahead of the ledger
 
     @property
     def state(self) -> str:
-        """changing (not in force yet) | moving | behind | settled."""
+        """older (the ledger, than the nodes) | changing (not in force yet) | moving | behind | settled."""
+        if self.ahead:
+            return "older"
         if self.change_state == "planned":
             return "changing"
         return "moving" if self.moving or self.change else "behind" if self.behind else "settled"
@@ -193,11 +196,14 @@ class ClusterStatus:
         """The command that helps, '' where none is needed."""
         from tidemark.cluster.nodes.cluster import command_of_change
 
+        if self.ahead:
+            return "./tidemark ledger rebuild --replace"
         return command_of_change(self.change) if self.change else "./tidemark load" if self.behind else ""
 
     def as_json(self) -> dict[str, Any]:
         nodes = [{"name": name, "state": state, "bytes": count} for name, state, count in self.nodes]
-        return {**vars(self), "nodes": nodes, "behind": list(self.behind), "state": self.state, "next": self.next}
+        groups = {"behind": list(self.behind), "ahead": list(self.ahead)}
+        return {**vars(self), "nodes": nodes, **groups, "state": self.state, "next": self.next}
 
 
 @dataclass(frozen=True)
@@ -238,8 +244,15 @@ class StatusReport:
 
     @property
     def exit_code(self) -> int:
-        """0, or that of PartialError while a link, a source or a sink needs attention."""
+        """0, or that of PartialError while a link, a source or a sink needs attention; that of PermanentError if the nodes
+        are ahead of the ledger."""
+        if self._is_older:
+            return PermanentError.kind
         return PartialError.kind if self._red_links or self._sources_with_gaps or self._failed_sinks else 0
+
+    @property
+    def _is_older(self) -> bool:
+        return self.cluster is not None and bool(self.cluster.ahead)
 
     @property
     def _sources_with_gaps(self) -> list[Mapping[str, Any]]:
@@ -255,7 +268,10 @@ class StatusReport:
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"links": [link.as_json() for link in self.links]}
-        if red := self._red_links:
+        if self._is_older and self.cluster is not None:
+            found["error"] = f"the ledger is older than the nodes: they are ahead in group {join_names(self.cluster.ahead)}"
+            found["hint"] = self.cluster.next
+        elif red := self._red_links:
             first, more = red[0], f" (and {len(red) - 1} more)" if len(red) > 1 else ""
             damage = damage_note(first.facts.damaged)
             why = first.reason if first.state in RED else damage[0] if damage else first.facts.as_of.text

@@ -13,21 +13,29 @@ import pytest
 
 from tests.centre import d1, rows
 from tests.clustered import Clustered, LoadedCentre, everything_is_held, logs_tell_the_catalog
-from tests.small_files import source
+from tests.landing_maker import SITE_A, SITE_B
+from tests.small_files import sealed, source
 from tidemark.app import App
 from tidemark.cluster.health.check import check_cluster
-from tidemark.cluster.health.operator import recover_members
+from tidemark.cluster.health.operator import force_group, recover_members, resync_member, switch_over
 from tidemark.cluster.health.repair import repair_cluster
 from tidemark.cluster.health.watch import Watched, watch_groups
-from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster
+from tidemark.cluster.membership.change import Wanted, change_nodes, init_cluster, roll_back
+from tidemark.cluster.migration.migrate import migrate_slots
 from tidemark.cluster.replicas.commit import record_slots
 from tidemark.cluster.replicas.core.segment import MARK_BYTES
 from tidemark.cluster.replicas.members import folder_of
 from tidemark.errors import NoQuorumError, PermanentError, TidemarkError
 from tidemark.ledger.backup import back_up
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
+from tidemark.operations.decisions import owners_dismiss, owners_transfer
 from tidemark.operations.housekeeping import housekeep
 from tidemark.proof.cluster.replicas import show_replicas
+from tidemark.proof.overview import status
+from tidemark.proof.status import ClusterStatus
+from tidemark.proof.verify.verify import verify
+from tidemark.receiver.load.load import load
+from tidemark.receiver.merge.merge import merge
 from tidemark.settings.model import NodeSettings, ReceiverSettings
 from tidemark.tsfiles.names import MARK_FILE
 
@@ -191,30 +199,62 @@ def test_by_a_ledger_that_is_older_than_the_nodes_nothing_is_left_over(centre: L
     restore(centre, copy)
     (centre.root / MARK_FILE).write_bytes(mark)
     centre.reopen()
+    for answered in ("landing", "answered"):  # and housekeeping has removed the landing since
+        for path in (centre.root / answered).glob("*/*-000002-1*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    centre.sender(SITE_B).land({source(3, database="root.b"): sealed({"root.b.d1": {"s": [(3, 30)]}})})
     lost = next(node for node in NODES if node != group(centre).master)
     centre.node(lost).rename(centre.folder / "lost")
     before = bytes_at_nodes(centre)
     centre.app.clock = lambda: time.time() + 3 * DAY  # what no record names would be old enough to go
+    stranger = next(name for name in NODES if name != centre.header)  # a group that is not ahead
     acts: list[Callable[[App, ReceiverSettings], object]] = [
         housekeep,
         check_cluster,
         repair_cluster,
         recover_members,
+        roll_back,
+        migrate_slots,
+        merge,
+        load,
         partial(repair_cluster, lost=lost),
         partial(change_nodes, wanted=Wanted("rebalance")),
+        partial(verify, repair=True),
+        partial(owners_transfer, pattern="root.sg.d1", to=SITE_A),
+        partial(owners_dismiss, site=SITE_A),
+        partial(switch_over, header=stranger, to=lost),
+        partial(resync_member, node=lost, header=stranger),
+        partial(resync_member, node=lost),
+        partial(force_group, header=stranger),
     ]
     audited = centre.sql("SELECT COUNT(*) FROM audit")
     for act in acts:
         with pytest.raises(PermanentError, match=f"group {centre.header} .* is ahead of this ledger") as ahead:
             act(centre.app, centre.receiver)
         assert ahead.value.kind == 6 and "ledger rebuild --replace" in (ahead.value.hint or "")
+    assert not watch(centre).masters and watch(centre).exit_code == 6
     assert bytes_at_nodes(centre) == before and centre.sql("SELECT COUNT(*) FROM audit") == audited
+    assert centre.files("decided") == [], "nothing is decided that the ledger made from the nodes would find"
+    assert (status(centre.app).exit_code, cluster_status(centre).ahead) == (6, (centre.header,))
+    waits = {shown.group: shown.waits for shown in show_replicas(centre.app, centre.receiver).groups}
+    assert waits[centre.header] == (
+        f"the nodes are ahead of the ledger in group {centre.header}, so it is older than they are:"
+        " ./tidemark ledger rebuild --replace"
+    )
     (centre.folder / "lost").rename(centre.node(lost))
     restore(centre, newest)
     centre.reopen()
     housekeep(centre.app, centre.receiver)
+    assert watch(centre).exit_code == 0 and not cluster_status(centre).ahead
     assert check_cluster(centre.app, centre.receiver).exit_code == 0
     assert centre.rows() == rows((1, 10), (2, 20))
+    assert centre.load().exit_code == 0 and len(centre.rows()) == 3
+
+
+def cluster_status(centre: LoadedCentre) -> ClusterStatus:
+    told = status(centre.app).cluster
+    assert told is not None
+    return told
 
 
 def restore(centre: LoadedCentre, copy: Path) -> None:
@@ -244,7 +284,7 @@ def test_a_group_whose_members_in_step_all_left_begins_its_log_anew_by_the_ledge
         with centre.app.ledger.write() as connection:  # an older copy of the ledger, from before the first load
             connection.exec_driver_sql("UPDATE group_log SET settled_epoch = 1, settled_version = 1")
         before = bytes_at_nodes(centre).keys()
-        with pytest.raises(PermanentError, match="is ahead of this ledger"):
+        with pytest.raises(PermanentError, match="are ahead of this ledger"):
             change_nodes(centre.app, centre.receiver, Wanted("remove", leaves))
         assert before <= bytes_at_nodes(centre).keys(), "no log is set aside"
         return

@@ -108,7 +108,7 @@ def test_a_commit_that_died_and_an_older_ledger_are_told(centre: LoadedCentre) -
     assert group(centre).waits.startswith("a commit is at work")
     with centre.app.ledger.write() as connection:
         connection.exec_driver_sql("UPDATE group_log SET operation = ''")
-    assert group(centre).waits == OLDER
+    assert group(centre).waits == OLDER.format(centre.header)
 
 
 def read_whole(centre: LoadedCentre) -> dict[str, bool]:
@@ -172,7 +172,7 @@ def test_a_log_that_came_anew_was_not_read_yet(centre: LoadedCentre, how: str) -
     assert read_whole(centre) == dict.fromkeys(NODES, True), "who is named to recover is read whole"
 
 
-OLDER = "its nodes are ahead of the ledger, so it is older than they are: ./tidemark ledger rebuild --replace"
+OLDER = "the nodes are ahead of the ledger in group {}, so it is older than they are: ./tidemark ledger rebuild --replace"
 
 
 def keep(centre: LoadedCentre, copies: Path) -> None:
@@ -205,9 +205,9 @@ def test_a_ledger_that_came_from_an_older_copy_says_so_before_anything_is_writte
         centre.load()
         centre.away = set()
     restore(centre, tmp_path)
-    assert group(centre).waits == OLDER
+    assert group(centre).waits == OLDER.format(centre.header)
     watched = watch_groups(centre.app, centre.receiver)
-    assert watched.exit_code == 6 and group(centre).waits == OLDER
+    assert watched.exit_code == 6 and group(centre).waits == OLDER.format(centre.header)
 
 
 def test_a_ledger_that_came_from_a_copy_that_is_not_older_names_the_command_that_makes_a_master(

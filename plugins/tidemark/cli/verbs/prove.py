@@ -92,6 +92,8 @@ def _show_nodes(screen: Screen, cluster: dict[str, Any]) -> None:
     if cluster["moving"]:
         far = f"{format_size(cluster['done'])} of {format_size(cluster['bytes'])}"
         screen.print_line(f"    {cluster['change']}: {cluster['moving']:,} slots move, {far} have come")
+    if cluster["ahead"]:
+        screen.print_line(f"    the ledger is older than the nodes: they are ahead in group {', '.join(cluster['ahead'])}")
     if cluster["behind"]:
         screen.print_line(f"    behind: {', '.join(cluster['behind'])}")
     if cluster["next"]:

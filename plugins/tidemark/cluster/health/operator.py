@@ -132,9 +132,10 @@ def switch_over(app: App, receiver: ReceiverSettings, header: str, to: str) -> D
     """Make a node master of a group. Nothing is done if it is.
 
     NotFoundError for a group that is not there, UsageError for a node that is no member, RetryableError for one that is not
-    in step, NoQuorumError if too few members answer.
+    in step, NoQuorumError if too few members answer, PermanentError if the ledger is older than the nodes.
     """
     with require_cluster(app, receiver) as cluster:
+        require_newest(cluster)
         logs = _open_members(cluster, header, to)
         with hold_groups(cluster) as lease:
             logs.lease = lease
@@ -158,6 +159,7 @@ def resync_member(
     done: list[Done] = []
     left: list[tuple[str, TidemarkError]] = []
     with require_cluster(app, receiver) as cluster:
+        require_newest(cluster)
         groups = cluster.table.groups_by_header()
         mine = [header] if header else sorted(h for h, names in groups.items() if _require_node(cluster, node) in names)
         for one in mine:
@@ -324,9 +326,11 @@ def find_risk(app: App, receiver: ReceiverSettings, header: str, name: str = "")
 def force_group(app: App, receiver: ReceiverSettings, header: str, name: str = "") -> Decided:
     """Make a member, `name` or the best that answers, master of a group that can get none. Nothing is done if it can.
 
-    Records that only members have that are away are lost to the group. UnreachableError if nobody answers, or not `name`.
+    Records that only members have that are away are lost to the group. UnreachableError if nobody answers, or not `name`,
+    PermanentError if the ledger is older than the nodes.
     """
     with require_cluster(app, receiver) as cluster:
+        require_newest(cluster)
         logs = _open_members(cluster, header, name)
         with hold_groups(cluster) as lease:
             logs.lease = lease

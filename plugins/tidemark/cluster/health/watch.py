@@ -27,7 +27,7 @@ from tidemark.cluster.replicas.core.roles import Group, Member, Role
 from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.cluster.replicas.log import Tail
 from tidemark.cluster.replicas.members import MemberLogs, is_behind, read_round, read_rows
-from tidemark.cluster.replicas.promote import open_group, switch_master
+from tidemark.cluster.replicas.promote import judge_round, open_group, switch_master
 from tidemark.cluster.replicas.recover import find_resting, recover_logs, recover_node
 from tidemark.errors import CorruptionError, NoQuorumError, PermanentError, TidemarkError
 from tidemark.ledger.cluster.group_logs import GroupLogRow
@@ -80,12 +80,15 @@ def watch_groups(
     """Run one round. `files`: also bring members the files that they lack; else they are in `waiting`.
 
     NotFoundError before `cluster init`, LeaseHeldError while another round is noted. Errors of single groups and nodes are
-    in the result.
+    in the result. If the ledger is older than the nodes, that is noted, and nothing is done.
     """
     with require_cluster(app, receiver) as cluster:
         headers = sorted(cluster.table.groups_by_header())
         before = read_rows(cluster)  # so no log can be behind them but one that lost something
-        heard, seen = _ask_nodes(cluster, headers)
+        heard, seen, ahead = _ask_nodes(cluster, headers, before)
+        if ahead:  # a ledger that is older than the nodes gives no group a master
+            waits = {header: error.message for header, error in ahead.items()}
+            return Watched(receiver.name, len(seen), len(headers), waits=waits, errors=tuple(ahead.values()))
         work = _Round(cluster, heard, seen, before)
         progress(Tick("watch", 0, len(headers)))
         work.give_masters()
@@ -110,8 +113,10 @@ def watch_groups(
         )
 
 
-def _ask_nodes(cluster: Cluster, headers: Collection[str]) -> tuple[Heard, Mapping[str, WatchRow]]:
-    """Ask each node once, and note who answered."""
+def _ask_nodes(
+    cluster: Cluster, headers: Collection[str], before: Mapping[str, GroupLogRow]
+) -> tuple[Heard, Mapping[str, WatchRow], Mapping[str, PermanentError]]:
+    """Ask each node once; note who answered, and which groups are ahead of the ledger. `before`: its rows from before."""
     app, name = cluster.app, cluster.receiver.name
     with Leases(app.ledger, app.identity).hold_lease(f"watch:{name}", f"watch-{uuid.uuid4().hex[:12]}") as lease:
         heard = read_round(cluster, headers)
@@ -123,10 +128,12 @@ def _ask_nodes(cluster: Cluster, headers: Collection[str]) -> tuple[Heard, Mappi
                     answers[node] = ""
                 elif error is not None:
                     answers.setdefault(node, error.message)
+        ahead = judge_round(cluster, before, heard)
+        told = {node: ", ".join(h for h in sorted(ahead) if node in heard[h][0].names) for node in answers}
         with app.ledger.write() as connection:
             assert_held(connection, lease)
-            seen = note_round(connection, name, answers)
-    return heard, seen
+            seen = note_round(connection, name, answers, told)
+    return heard, seen, ahead
 
 
 class _Round:

@@ -33,6 +33,7 @@ from tidemark.cluster.nodes.cluster import (
     describe_change,
     hold_cluster_lease,
     node_row,
+    open_cluster,
     require_cluster,
     require_settings,
 )
@@ -254,10 +255,12 @@ def roll_back(app: App, receiver: ReceiverSettings, *, given_up: str = "") -> Ch
     again.
 
     NotFoundError if none is open and the last was not rolled back. UsageError if the table is in force: the reverse is a
-    change of its own then.
+    change of its own then. PermanentError if the ledger is older than the nodes.
     """
     require_settings(app, receiver)
     with hold_cluster_lease(app, receiver, "roll back") as lease:
+        with open_cluster(app, receiver) as cluster:
+            require_newest(cluster)  # its table may be in force by a newer ledger, and would be withdrawn from the nodes
         with app.ledger.read() as connection:
             change = table_rows.open_change(connection, receiver.name)
             rows = table_rows.nodes_of_receiver(connection, receiver.name)

@@ -32,6 +32,7 @@ from tidemark.cluster.nodes.cluster import Cluster, describe_change, require_clu
 from tidemark.cluster.replicas.core.placement import Kept, describe_unreplaced, plan_replacement
 from tidemark.cluster.replicas.core.roles import Arbitrator, Group, LogEnd, Member, Position, Role
 from tidemark.cluster.replicas.deliver import lacking_members
+from tidemark.cluster.replicas.promote import require_newest
 from tidemark.errors import (
     CorruptionError,
     DiskFullError,
@@ -131,6 +132,8 @@ def _begin(app: App, receiver: ReceiverSettings, progress: Progress, wait: bool)
             )
         ring, replicas = cluster.table.ring.names, cluster.table.replicas
         due = find_due(seen, ring, cluster.settings)
+        if due:
+            require_newest(cluster)
     spares = sorted(app.settings.nodes.keys() - known)
     gone = next(iter(due), "")
     place = "" if gone or any(node not in seen or seen[node].misses for node in ring) else _find_open_place(changes)

@@ -29,6 +29,7 @@ from tidemark.cluster.nodes.cluster import Cluster, hold_cluster_lease, open_clu
 from tidemark.cluster.nodes.formats import schema_bytes_of
 from tidemark.cluster.replicas.commit import record_slots
 from tidemark.cluster.replicas.deliver import advance_applied, late_members
+from tidemark.cluster.replicas.promote import require_newest
 from tidemark.cluster.slots.states import SlotEvent, SlotState, next_state
 from tidemark.engines.choose import EngineChoice
 from tidemark.errors import CorruptionError, DiskFullError, RetryableError, StaleEpochError, TidemarkError
@@ -80,11 +81,13 @@ def migrate_slots(
     """Do the rest of phase 2, or that of these `slots`. `engine`: as `send.Route`.
 
     A slot's error does not stop the others. The first one is raised at the end: DiskFullError if there is one, else as
-    RetryableError, since it may pass (a node that is away). LeaseHeldError while another process migrates.
+    RetryableError, since it may pass (a node that is away). LeaseHeldError while another process migrates, PermanentError if
+    the ledger is older than the nodes.
     """
     with hold_cluster_lease(app, receiver, "migrate") as lease, open_cluster(app, receiver) as cluster:
         if cluster is None:
             return MigrateResult(0, 0, 0, 0, "")
+        require_newest(cluster)
         with app.ledger.read() as connection:
             change = table_rows.open_change(connection, receiver.name)
         _put_missed_tables(cluster, lease)

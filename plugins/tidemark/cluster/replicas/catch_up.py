@@ -23,6 +23,7 @@ from tidemark.cluster.replicas.commit import append_change, hold_groups, settle_
 from tidemark.cluster.replicas.deliver import Delivery, advance_applied, bring_to_node, logs_of
 from tidemark.cluster.replicas.forward import withdraw_left
 from tidemark.cluster.replicas.plan import Piece, due_operations
+from tidemark.cluster.replicas.promote import require_newest
 from tidemark.cluster.replicas.records.change import Change
 from tidemark.cluster.replicas.recover import hold_node, recover_logs
 from tidemark.errors import CorruptionError, TidemarkError
@@ -74,13 +75,17 @@ def catch_up(cluster: Cluster | None, store: Store, most: int | None = None) -> 
     `most`: bytes for each node; the rest waits for the next call, so that a load does not wait for a node that missed weeks.
 
     The caller holds the receiver's load lease. Without a cluster, or without late nodes, it costs a query or two.
+    PermanentError if the ledger is older than the nodes.
     """
     if cluster is None:
         return CaughtUp()
     withdraw_left(cluster, lambda row: MERGED not in row.subject)  # merges propose under leases of their own
     files = removed = 0
     away: dict[str, str] = {}
-    for late in _find_late_nodes(cluster, most):
+    behind = list(_find_late_nodes(cluster, most))
+    if behind:
+        require_newest(cluster)  # what it would remove may be read by a newer ledger
+    for late in behind:
         try:
             with hold_node(cluster, late.node):  # one that is recovered meanwhile gets its files there
                 files += _put_files(cluster, store, late)

@@ -29,6 +29,8 @@ from tidemark.ledger.cluster.group_logs import GroupLogRow, forget_log_readings,
 from tidemark.ledger.leases import Lease, assert_held
 
 _T = TypeVar("_T", Answer, Tail)
+REBUILD = "./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md)"
+"""What helps where the ledger is older than the nodes."""
 _AT_ONCE = 8  # records in an append to a member that is behind: they have some MiB at most, an append at most 32
 
 
@@ -190,7 +192,7 @@ class MemberLogs:
         return PermanentError(
             f"group {self.header} at node {name} is ahead of this ledger: it was restored from an older copy,"
             " or another installation writes to these nodes",
-            hint="./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md)",
+            hint=REBUILD,
             subject=self.header,
         )
 

@@ -23,7 +23,7 @@ from tidemark.cluster.replicas.core.quorum import has_barrier_quorum
 from tidemark.cluster.replicas.core.roles import Group, LogEnd, Member, Position, Role
 from tidemark.cluster.replicas.deliver import doubt_copies, lacking_members
 from tidemark.cluster.replicas.log import Tail
-from tidemark.cluster.replicas.members import MemberLogs, is_put_back, read_round, read_rows
+from tidemark.cluster.replicas.members import REBUILD, MemberLogs, is_put_back, read_round, read_rows
 from tidemark.cluster.replicas.records.operation import barrier_behind, commit_of, is_take_back, taking_back
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, PermanentError, RetryableError, UnreachableError
 from tidemark.ledger import journal
@@ -97,37 +97,66 @@ def force_master(logs: MemberLogs, row: GroupLogRow, lease: Lease, forced: Force
     return _activate(logs, row, lease, voted[row.master].tail.end, majority=False)[0]
 
 
-def require_newest(cluster: Cluster) -> None:
+def require_newest(cluster: Cluster | None) -> None:
     """Raise PermanentError if a group's log goes on with what this ledger does not know: the ledger is older than the nodes.
-    For who removes what the ledger does not name, and appends nothing that would find out.
-
-    Members that do not answer, or whose logs are damaged at their ends, tell nothing. A commit that goes on meanwhile is
-    waited out: a group counts as ahead only if its row stayed.
+    Who writes by the ledger asks first: an append to one group finds out for that group alone, and only then. Nothing is
+    asked without a cluster.
     """
-    for left in reversed(range(_TRIES)):
-        before = read_rows(cluster)
-        try:
-            for header, (logs, tails) in read_round(cluster, sorted(cluster.table.groups_by_header())).items():
-                _require_not_ahead(logs, before.get(header, GroupLogRow(cluster.receiver.name, header)), tails)
-        except PermanentError:
-            if left and read_rows(cluster) != before:
-                continue
-            raise
-        return
+    ahead = find_ahead(cluster) if cluster is not None else {}
+    if len(ahead) == 1:
+        raise next(iter(ahead.values()))
+    if ahead:
+        raise PermanentError(
+            f"groups {', '.join(ahead)} are ahead of this ledger: it was restored from an older copy, or another"
+            " installation writes to these nodes",
+            hint=REBUILD,
+            subject=next(iter(ahead)),
+        )
 
 
-def _require_not_ahead(logs: MemberLogs, row: GroupLogRow, tails: Mapping[str, Tail]) -> None:
-    """A log that parted from the master's ends in an older epoch: what it has more was never committed."""
-    for name, tail in tails.items():
-        if tail.fence is None or tail.fence.coordinator != logs.cluster.identity:
+def find_ahead(cluster: Cluster) -> dict[str, PermanentError]:
+    """Ask all nodes, and return header → why, of groups whose logs go on with what this ledger does not know."""
+    before = read_rows(cluster)
+    return judge_round(cluster, before, read_round(cluster, sorted(cluster.table.groups_by_header())))
+
+
+def judge_round(
+    cluster: Cluster, before: Mapping[str, GroupLogRow], heard: Mapping[str, tuple[MemberLogs, Mapping[str, Tail]]]
+) -> dict[str, PermanentError]:
+    """The same of a round that nodes answered. `before`: the ledger's rows from before it.
+
+    Members that do not answer, or whose logs are damaged at their ends, tell nothing. A group whose row changes meanwhile is
+    not ahead: somebody commits to it by this ledger.
+    """
+    found = {}
+    for header, (logs, tails) in heard.items():
+        if error := judge_ahead(logs, before.get(header, GroupLogRow(cluster.receiver.name, header)), tails):
+            found[header] = error
+    if not found:
+        return {}
+    after = read_rows(cluster)
+    return {header: error for header, error in found.items() if after.get(header) == before.get(header)}
+
+
+def judge_ahead(logs: MemberLogs, row: GroupLogRow, tails: Mapping[str, Tail]) -> PermanentError | None:
+    """Return why a group is ahead of its row in the ledger, None if it is not. A log of another cluster tells nothing.
+
+    A log that parted from the master's ends in an older epoch: what it has more was never committed.
+    """
+    for name in logs.names:
+        tail = tails.get(name)
+        if tail is None or tail.fence is None or tail.fence.coordinator != logs.cluster.identity:
             continue
-        logs.require_known(name, tail, row.epoch)
-        if tail.end.position > Position(*row.settled):
-            with suppress(CorruptionError, RetryableError):  # what cannot be read there tells nothing
-                try:
+        try:
+            logs.require_known(name, tail, row.epoch)
+            if tail.end.position > Position(*row.settled):
+                with suppress(CorruptionError, RetryableError):  # what cannot be read there tells nothing
                     find_doubtful(logs, row, name)
-                except NotFoundError:  # it gave up records that this ledger never saw
-                    raise logs.ahead_error(name) from None
+        except NotFoundError:  # it gave up records that this ledger never saw
+            return logs.ahead_error(name)
+        except PermanentError as ahead:
+            return ahead
+    return None
 
 
 def read_group(logs: MemberLogs, row: GroupLogRow) -> Group:
@@ -307,6 +336,6 @@ def find_doubtful(logs: MemberLogs, row: GroupLogRow, name: str) -> str:
         if not commit:
             continue
         if commit != row.operation:
-            raise logs.ahead_error(row.master)
+            raise logs.ahead_error(name)
         doubtful = "" if is_take_back(stored) else commit
     return doubtful

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -21,7 +22,7 @@ PAUSE_SECONDS = 2 * 3600  # between two rounds: nobody looked, so a node was not
 @dataclass(frozen=True)
 class WatchRow:
     """`misses`: rounds in a row without an answer; `since`: the first of them behind the last pause; `earlier`: `misses` a
-    round before."""
+    round before. `why`: it said nothing, or without misses: which of its groups are ahead of this ledger."""
 
     node: str
     misses: int = 0
@@ -29,6 +30,11 @@ class WatchRow:
     since: float = 0.0
     why: str = ""
     at: float = 0.0
+
+    @property
+    def ahead(self) -> str:
+        """The groups at this node that are ahead of the ledger, "" for none."""
+        return "" if self.misses else self.why
 
 
 def read_watch(connection: Connection, receiver: str) -> dict[str, WatchRow]:
@@ -40,15 +46,18 @@ def read_watch(connection: Connection, receiver: str) -> dict[str, WatchRow]:
     }
 
 
-def note_round(connection: Connection, receiver: str, answers: Mapping[str, str]) -> dict[str, WatchRow]:
-    """Note one round; return its nodes' rows. `answers`: node → why it said nothing, "" if it did. Others are forgotten."""
+def note_round(
+    connection: Connection, receiver: str, answers: Mapping[str, str], ahead: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, WatchRow]:
+    """Note one round; return its nodes' rows. `answers`: node → why it said nothing, "" if it did. Others are forgotten.
+    `ahead`: node → which of its groups are ahead of this ledger."""
     known, at = read_watch(connection, receiver), database_time(connection)
     rows = {}
     for node, why in answers.items():
         last = known.get(node, WatchRow(node))
         misses = last.misses + 1 if why else 0
         since = last.since if last.since and at - last.at < PAUSE_SECONDS else at
-        rows[node] = WatchRow(node, misses, last.misses, since if why else 0.0, why, at)
+        rows[node] = WatchRow(node, misses, last.misses, since if why else 0.0, why or ahead.get(node, ""), at)
     connection.execute(sa.text("DELETE FROM node_watch WHERE receiver = :r"), {"r": receiver})
     sql = (
         "INSERT INTO node_watch (receiver, node, misses, earlier, since, why, at)"

@@ -98,7 +98,14 @@ def _list_node_checks(
         return
     from sqlalchemy.exc import ArgumentError
 
-    from tidemark.operations.doctor.nodes import KnownCluster, check_cluster, check_node, known_cluster, node_addresses
+    from tidemark.operations.doctor.nodes import (
+        KnownCluster,
+        check_cluster,
+        check_newest,
+        check_node,
+        known_cluster,
+        node_addresses,
+    )
 
     try:
         known = known_cluster(settings)
@@ -106,6 +113,7 @@ def _list_node_checks(
         known = KnownCluster()
     cluster = settings.cluster
     yield lambda: check_cluster(cluster, known)
+    yield lambda: check_newest(settings, known, opener)
     for name, address in sorted(node_addresses(settings, known).items()):
         yield lambda name=name, address=address: check_node(name, address, known, opener, clock)  # type: ignore[misc]
 

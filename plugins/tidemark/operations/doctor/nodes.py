@@ -10,13 +10,17 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tidemark.app import App
+from tidemark.cluster.nodes.cluster import open_cluster
 from tidemark.cluster.nodes.folder import NodeFolder
 from tidemark.cluster.nodes.formats import NodeClaim
+from tidemark.cluster.replicas.promote import require_newest
 from tidemark.cluster.slots.table import PartitionTable, decode_table
 from tidemark.errors import CorruptionError, RetryableError, TidemarkError, UsageError
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.tables import NodeRow
 from tidemark.ledger.database import Ledger, is_unmade
+from tidemark.ledger.leases import this_process
 from tidemark.ledger.migrations import known_migrations, schema_version
 from tidemark.operations.doctor.stores import Check, Clock, Opener, check_store, check_writable, fail_check, pass_check
 from tidemark.settings.model import ClusterSettings, ReceiverSettings, Settings
@@ -74,6 +78,22 @@ def check_cluster(settings: ClusterSettings, known: KnownCluster) -> list[Check]
         return [pass_check("cluster", f"{table.replicas} copies, {table.slots:,} slots, epoch {table.epoch}")]
     told = UsageError(f"[cluster] {'; '.join(apart)}: that is for the life of a cluster")
     return [fail_check("cluster", told, "write what the table has into the settings: nothing else is in force")]
+
+
+def check_newest(settings: Settings, known: KnownCluster, opener: Opener) -> list[Check]:
+    """Check that no group's log at the nodes is ahead of the ledger. Nodes that do not answer tell nothing."""
+    if known.table is None:
+        return []
+    ledger = Ledger(settings.ledger.url, settings.root)
+    try:
+        app = App(settings, ledger, this_process(), opener=opener)
+        with open_cluster(app, app.receiver_settings(settings.cluster_receiver)) as cluster:
+            require_newest(cluster)
+        return [pass_check("cluster: ledger", "no group at the nodes is ahead of it")]
+    except TidemarkError as trouble:
+        return [fail_check("cluster: ledger", trouble)]
+    finally:
+        ledger.close()
 
 
 def node_addresses(settings: Settings, known: KnownCluster) -> dict[str, StoreAddress]:

@@ -20,8 +20,8 @@ from tidemark.cluster.replicas.core.status import Wait, evaluate
 from tidemark.cluster.replicas.deliver import lacking_members
 from tidemark.cluster.replicas.log import Tail
 from tidemark.cluster.replicas.members import MemberLogs, is_put_back, read_round
-from tidemark.cluster.replicas.promote import find_doubtful
-from tidemark.errors import PermanentError, TidemarkError
+from tidemark.cluster.replicas.promote import judge_round
+from tidemark.errors import TidemarkError
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs, read_log_readings
 from tidemark.ledger.cluster.recoveries import RecoveryRow, find_at_work, read_recoveries
 from tidemark.ledger.database import database_time
@@ -34,7 +34,7 @@ _ROUNDS = 5
 _NO_MASTER = "it has no master"
 _NOT_NAMED = "the ledger names no master, as after a restore, a rebuild or a promotion that died"
 _FORCE = " ./tidemark replica force --help"
-_AHEAD = "its nodes are ahead of the ledger, so it is older than they are: ./tidemark ledger rebuild --replace"
+_AHEAD = "the nodes are ahead of the ledger in group {}, so it is older than they are: ./tidemark ledger rebuild --replace"
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ def show_replicas(app: App, receiver: ReceiverSettings) -> ReplicasView:
             steady = _read_rows(cluster) == (before, lacking)
             if steady or not left:
                 break
+        ahead = judge_round(cluster, before, heard)
         recoveries = _describe_recoveries(cluster, lacking)
         with app.ledger.read() as connection:
             readings = read_log_readings(connection, receiver.name)
@@ -100,8 +101,8 @@ def show_replicas(app: App, receiver: ReceiverSettings) -> ReplicasView:
             logs, tails = heard[header]
             mine = {name: count for (other, name), count in lacking.items() if other == header}
             judged = judge_replicas(row, cluster.identity, logs.names, tails, logs.silent, mine)
-            if _is_outrun(row, logs, tails):
-                judged = replace(judged, waits=_AHEAD)
+            if ahead and (header in ahead or judged.waits in (_NO_MASTER, _NOT_NAMED)):
+                judged = replace(judged, waits=_AHEAD.format(join_names(sorted(ahead))))
             elif judged.waits in (_NO_MASTER, _NOT_NAMED):
                 told = _describe_new_log(row, logs.names, tails)
                 told = told or describe_election(_as_group(judged, logs, tails, mine), consistent=steady)
@@ -176,22 +177,6 @@ def _add_unreplaced(group: GroupReplicasView, quorum: int) -> GroupReplicasView:
     return replace(group, waits="; ".join(filter(None, (group.waits, told))))
 
 
-def _is_outrun(row: GroupLogRow, logs: MemberLogs, tails: Mapping[str, Tail]) -> bool:
-    """Tell whether a member's log goes on behind what the ledger has settled, with a commit that it does not know. Where the
-    ledger names an active master and no commit, its settled end says so without this."""
-    ends = {name: tail.end.position.version for name, tail in tails.items()}
-    longest = max(ends, key=lambda name: ends[name], default="")
-    if not longest or ends[longest] <= row.settled[1] or (row.active and not row.operation):
-        return False
-    try:
-        find_doubtful(logs, row, longest)
-    except PermanentError:
-        return True
-    except TidemarkError:  # it went away, or its log is damaged there: its role says so
-        return False
-    return False
-
-
 def judge_replicas(
     row: GroupLogRow,
     identity: str,
@@ -205,7 +190,7 @@ def judge_replicas(
     members = tuple(
         _judge_member(row, identity, name, tails.get(name), silent.get(name), lacking.get(name, 0)) for name in names
     )
-    return GroupReplicasView(row.header, *row.settled, members, _find_wait(row, members, tails))
+    return GroupReplicasView(row.header, *row.settled, members, _find_wait(row, members))
 
 
 def _judge_member(
@@ -236,11 +221,7 @@ def _judge_member(
     return ReplicaView(name, Role.UNSYNCED, epoch, version, why)
 
 
-def _find_wait(row: GroupLogRow, members: tuple[ReplicaView, ...], tails: Mapping[str, Tail]) -> str:
-    newest = max((tail.fence.epoch for tail in tails.values() if tail.fence is not None), default=0)
-    longest = max((tail.end.position.version for tail in tails.values()), default=0)
-    if newest > row.epoch or (longest > row.settled[1] and row.active and not row.operation):
-        return _AHEAD
+def _find_wait(row: GroupLogRow, members: tuple[ReplicaView, ...]) -> str:
     if row.operation:
         return "a commit is at work; if it died, the next record of the group takes it back"
     if not row.epoch:

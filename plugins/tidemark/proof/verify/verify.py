@@ -29,6 +29,7 @@ from pathlib import Path
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.cluster.replicas.cache import restore_file
+from tidemark.cluster.replicas.promote import require_newest
 from tidemark.errors import (
     HostKeyError,
     NotFoundError,
@@ -151,6 +152,7 @@ def verify(
             _verify_all(works, cluster, None, deep)
         else:
             with hold_writers_lease(app, receiver, "verify") as lease, app.receiver_store(receiver) as store:
+                require_newest(cluster)
                 repairs = Repairs(app, receiver, lease)
                 works = [
                     _Work(app, receiver, root, one, names, repairs, tally, progress, cluster, live_only) for one in wanted

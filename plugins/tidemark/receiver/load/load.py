@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from tidemark.app import App, catch_up_mark
 from tidemark.cluster.replicas.catch_up import catch_up
 from tidemark.cluster.replicas.forward import make_visible
+from tidemark.cluster.replicas.promote import require_newest
 from tidemark.engines.choose import EngineChoice
 from tidemark.errors import CorruptionError, LeaseLostError, PartialError, RetryableError, TaskLimitError, TidemarkError
 from tidemark.formats.answered import kept_manifest, landing_sign, list_altered, read_landed, same_answer
@@ -110,6 +111,8 @@ def load(
             rows = landing_rows.read_landings(connection, receiver.name, open_only=True)
             finished = landing_rows.finished_landings(connection, receiver.name)
         work = Work(**vars(session), rows=rows, finished=finished)
+        if next(landing_folders(root, site_id, finished), None) is not None:
+            require_newest(session.cluster)  # a load without work asks no node
         catch_up_mark(app, receiver, store)
         failed_files = sweep_waiting(app.ledger, store, receiver.name, session.lease)
         failed_files += _sweep_copies(work)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy.engine import Connection
 
 from tidemark.cluster.replicas.forward import make_visible
+from tidemark.cluster.replicas.promote import require_newest
 from tidemark.formats.answered import kept_manifest, read_landed
 from tidemark.formats.landing import Answer, decode_entry, decode_manifest
 from tidemark.ledger.journal import record_event
@@ -47,12 +48,14 @@ def replay_refused(session: HeldReceiver) -> Replayed:
     """Load every refused file whose refusing device now belongs to its own site or to no site.
 
     A file with another foreign device stays refused for that one. Every load does this, and so finishes a transfer of
-    ownership.
+    ownership. PermanentError if the ledger is older than the nodes.
     """
     with session.app.ledger.read() as connection:
         waiting = refusal_rows.read_refusals(connection, session.receiver.name)
         owners = refusal_rows.owners_of(connection, session.receiver.name, [row.device for row in waiting])
     due = [row for row in waiting if row.location and may_try(owners.get(row.device), row.site_id)]
+    if due:
+        require_newest(session.cluster)
     loaded: list[RefusalRow] = []
     failed: list[tuple[str, str]] = []
     for row in due:

@@ -24,6 +24,7 @@ from tidemark.app import App
 from tidemark.cluster.replicas.cache import give_back, places_of, recall_files
 from tidemark.cluster.replicas.catch_up import remove_everywhere
 from tidemark.cluster.replicas.forward import make_visible, withdraw_left
+from tidemark.cluster.replicas.promote import require_newest
 from tidemark.engines.choose import EngineChoice, choose_engine
 from tidemark.engines.task import Outcome
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, TaskLimitError, TidemarkError
@@ -82,7 +83,8 @@ def merge(
     """Merge what overlaps at a receiver, or in one database, or only what touches one catalog partition.
 
     `engine`: what the caller wants. Raises UsageError for a remote receiver, NotFoundError for a database that the catalog
-    lacks, LeaseHeldError while other merges hold all partitions of the wanted database.
+    lacks, LeaseHeldError while other merges hold all partitions of the wanted database, PermanentError if the ledger is
+    older than the nodes.
     """
     begun = time.monotonic()
     _check_database(app, receiver, database)
@@ -91,6 +93,7 @@ def merge(
         open_receiver(app, receiver, engine=engine, progress=progress) as session,
         MergeLeases(app, receiver.name, batch).kept_alive() as leases,
     ):
+        require_newest(session.cluster)
         work = _Work(**vars(session), database=database, partition=partition, batch=batch, leases=leases)
         _take_leases(work, _left_over(work))
         _merge_in_rounds(work)
