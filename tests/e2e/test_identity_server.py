@@ -12,7 +12,9 @@ import pytest
 
 from tests.dump_worlds import REAL_SERVERS, start_pair
 from tests.e2e.test_capture_server import Orders
+from tests.services.command_forks import Forked
 from tests.services.mariadb import MariaDb
+from tests.services.processes import soon
 from tidemark.changes.bootstrap.chunks import Chunk, Tables
 
 pytestmark = pytest.mark.full
@@ -237,3 +239,91 @@ def test_rows_from_before_every_transaction_are_of_one_servers_log(pair: Pair) -
     pair.name(pair.first)
     assert orders.run("capture", "orders").json["transactions"] == 1
     assert orders.fold() == orders.select()
+
+
+def follow(orders: Orders) -> Forked:
+    """A capture that begins with a bootstrap and follows, once the first server sends it events."""
+    orders.config.write_text(orders.config.read_text().replace('"earliest"', '"bootstrap"'))
+    process = orders.start("--follow")
+    sends = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%'"
+    assert soon(lambda: orders.server.run(sends)[0][0] > 0, 60), process.communicate()
+    return process
+
+
+def is_followed(orders: Orders) -> bool:
+    transactions = orders.run("show").json["sources"][0]["transactions"]
+    return transactions > 0 and fold_with_rows(orders) == orders.select()
+
+
+def test_a_store_without_a_transaction_is_begun_at_another_server_where_the_first_one_died(pair: Pair) -> None:
+    orders = pair.orders
+    for server in (pair.first, pair.second):
+        server.run("SET sql_log_bin = 0", "DROP TABLE shop.orders", "SET sql_log_bin = 1")
+    pair.name_both(pair.first, pair.second)
+    orders.server = pair.first
+    process = follow(orders)
+    try:
+        pair.first.stop()
+        orders.server = pair.second
+        pair.second.run(TABLE, insert(1))
+        assert soon(lambda: is_followed(orders), 60), process.poll()
+        pair.second.run(insert(2))
+        assert soon(lambda: is_followed(orders), 60), process.poll()
+    finally:
+        process.terminate()
+        assert process.wait() == 143
+        pair.first.restart()
+    assert change_id(orders) == 1
+    assert orders.run("verify", "orders", "--deep").code == 0
+
+
+def test_rows_from_before_every_transaction_are_gone_on_from_at_another_server(pair: Pair) -> None:
+    """The store has the set of GTIDs that its first log begins with."""
+    orders = pair.orders
+    for server in (pair.first, pair.second):
+        server.commit("1-1-1", insert(1))
+        server.run("FLUSH BINARY LOGS")
+    pair.name_both(pair.first, pair.second)
+    orders.server = pair.first
+    process = follow(orders)
+    try:
+        assert soon(lambda: is_followed(orders), 60)
+        pair.first.stop()
+        orders.server = pair.second
+        pair.second.commit("1-2-2", insert(2))
+        assert soon(lambda: is_followed(orders), 60), process.poll()
+    finally:
+        process.terminate()
+        assert process.wait() == 143
+        pair.first.restart()
+    assert [line["op"] for line in orders.read() if line["k"] == "row"] == ["R", "I"]
+    assert change_id(orders) == 2
+    assert orders.run("verify", "orders", "--deep").code == 0
+
+
+def test_a_bootstrap_goes_to_another_server_where_its_first_one_died(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dies before the first chunk. What the first server had beyond the second one is in no store."""
+    orders, whole, opened = pair.orders, Tables.open_chunk, []
+    orders.config.write_text(orders.config.read_text().replace('"earliest"', '"bootstrap"'))
+    for server in (pair.first, pair.second):
+        server.commit("1-1-1", insert(1))
+    pair.first.commit("1-1-2", insert(2))
+    pair.name_both(pair.first, pair.second)
+
+    @contextmanager
+    def stop_and_open(tables: Tables, *given: Any) -> Iterator[Chunk]:
+        with whole(tables, *given) as chunk:
+            opened.append(tables.server.address[1])
+            if len(opened) == 1:
+                pair.first.stop()
+            yield chunk
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tables, "open_chunk", stop_and_open)
+        orders.run("capture", "orders").refused(5, f":{pair.first.port}")
+        said = orders.run("capture", "orders")
+    assert said.code == 0 and opened == [pair.first.port, pair.second.port], (said, opened)
+    orders.server = pair.second
+    assert fold_with_rows(orders) == orders.select()
+    assert sorted(orders.select()) == [1]
+    pair.first.restart()

@@ -179,10 +179,11 @@ class MariaGtidPosition:
 
 
 def contains_gtid(gtids: MysqlGtidSet | MariaGtidPosition | None, gtid: str) -> bool:
-    """Whether a set has a transaction, by its GTID as text. None and "" have and are none."""
-    if gtid and isinstance(gtids, MysqlGtidSet):
+    """Whether a set has a transaction, by its GTID as text. None and "" have and are none, nor has one kind the other's."""
+    is_mysql = ":" in gtid
+    if is_mysql and isinstance(gtids, MysqlGtidSet):
         return gtids >= MysqlGtidSet.parse(gtid)
-    if gtid and isinstance(gtids, MariaGtidPosition):
+    if gtid and not is_mysql and isinstance(gtids, MariaGtidPosition):
         domain, _, number = map(int, gtid.split("-"))
         return gtids.contains(domain, number)
     return False

@@ -33,6 +33,7 @@ from tidemark.changes.connection.model import FilePosition
 from tidemark.changes.delivery.points import parse_point
 from tidemark.changes.store.model import BinlogInfo, Mark, Record, Rows, Transaction
 from tidemark.changes.store.write import Writer
+from tidemark.changes.trust.answers import read_log_start
 from tidemark.errors import PermanentError, RetryableError
 from tidemark.progress import Progress, Tick, ignore_progress
 
@@ -184,13 +185,13 @@ class _Bootstrap:
             chunk.table.describe_key(),
             tuple(value.hex() for value in chunk.last),
         )
-        head = _make_head(self.job, self.tables.server, writer, chunk)
+        head, gtids = _make_head(self.job, self.tables.server, writer, chunk)
         write_state(self.job.disk, replace(state, intended=Intended(name, writer.state.seq + 1, after)))
         if self.catalog and chunk.is_first:
             self.catalog.note_read(name)
         # CRASH WINDOW: a chunk that is intended and does not stand: it is read anew, and intended with another number.
         counted = _Counted(chunk.records, self.pace, begun)
-        writer.append_large(head, _make_records(counted, chunk, name), writer.gtids)
+        writer.append_large(head, _make_records(counted, chunk, name), gtids)
         writer.sync()
         # CRASH WINDOW: the chunk stands, and is still told as intended: the store says that it stands.
         self.bytes = counted.bytes
@@ -217,16 +218,17 @@ class _Counted:
             self.pace.wait(self.rows, self.begun)
 
 
-def _make_head(job: Job, server: Server, writer: Writer, chunk: Chunk) -> Transaction:
-    """A chunk's transaction without its rows: at the place of the one before it.
+def _make_head(job: Job, server: Server, writer: Writer, chunk: Chunk) -> tuple[Transaction, str]:
+    """A chunk's transaction without its rows, and the GTID set with it: at the place of the one before it.
 
-    Where the logs have none yet it stands at the head of its log, before all that will come there.
+    Where the logs have none yet it stands at the head of its log, before all that will come there, with the set of what is
+    before that log: another server of the cluster can go on from there.
     """
     if writer.state.seq:
-        return Transaction(writer.state.info, "", writer.state.gtid_offset)
-    number = number_of(chunk.place.file)
-    # Nothing else tells this log from another server's of the same name: there is no transaction, and no GTID.
-    first = read_first_event(server.pin_login(), chunk.place.file)
+        return Transaction(writer.state.info, "", writer.state.gtid_offset), writer.gtids
+    number, login = number_of(chunk.place.file), server.pin_login()
+    # Nothing else tells this log from another server's of the same name: there is no transaction.
+    first, start = read_first_event(login, chunk.place.file), read_log_start(login, chunk.place.file)
     logs = Logs.of(chunk.place.file).with_head(number, Head.of(first))
     # CRASH WINDOW: the origin of a store without a transaction; the next capture writes its own.
     write_origin(job.disk, Origin({job.rules.change_id: logs}))
@@ -234,7 +236,8 @@ def _make_head(job: Job, server: Server, writer: Writer, chunk: Chunk) -> Transa
     head = FilePosition(chunk.place.file)
     clock = int(facts["clock"]) * 1_000_000
     info = BinlogInfo(job.rules.change_id, int(facts["id"]), number, head.position, timestamp=clock)
-    return Transaction(info)
+    gtids = start.gtids if start is not None else None
+    return Transaction(info, "", gtids.count() if gtids is not None else 0), "" if gtids is None else str(gtids)
 
 
 def _make_records(counted: Iterable[Rows], chunk: Chunk, name: str) -> Iterator[Record]:

@@ -2,6 +2,7 @@
 
 Enter by `source`: what `./tidemark changes …` does with a source of the settings.
 
+    begin   where a new store begins, and at which server
     source  settings, store and lease of a source; capture, bootstrap, read, find, repair, retain
     doctor  a source examined: its server, its store
     show    what is known of a source: lag, headroom, gaps, tasks

@@ -24,7 +24,6 @@ from tidemark.changes.bootstrap.chunks import ask_end
 from tidemark.changes.bootstrap.requests import list_requests
 from tidemark.changes.bootstrap.run import Bootstrapped, Pace, bootstrap_tables
 from tidemark.changes.bootstrap.state import DONE, GONE, READING, WAITING, Table, read_state, settle, write_state
-from tidemark.changes.bootstrap.tables import list_tables
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.run import (
     LEAST_WAIT,
@@ -32,7 +31,6 @@ from tidemark.changes.capture.run import (
     Captured,
     Job,
     OpenDump,
-    Place,
     capture_into,
     open_log_files,
     open_writer,
@@ -45,11 +43,12 @@ from tidemark.changes.connection.login import Server, open_server
 from tidemark.changes.delivery import points
 from tidemark.changes.delivery.export import Exported, Query, Stream, Wants, choose_tables, export
 from tidemark.changes.mirror import Mirror
+from tidemark.changes.sources.begin import Begin, BegunElsewhereError, begin_with_tables, open_begun, pin_job
 from tidemark.changes.store import retain as cleaning
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.holders import Fences
 from tidemark.changes.store.layout import hour_name
-from tidemark.changes.store.read import Found, Reader, Target, open_whole
+from tidemark.changes.store.read import Found, Reader, open_whole
 from tidemark.changes.store.view import read_next_view
 from tidemark.changes.store.write import Writer
 from tidemark.changes.trust.answers import StoreEnd, ask_server
@@ -192,6 +191,14 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
 
     PermanentError: also where a table could not be read, after everything else is captured.
     """
+    while True:
+        try:
+            return _capture_once(source, request, progress)
+        except BegunElsewhereError as away:
+            progress(Tick(f"{away.message}: it begins there"))
+
+
+def _capture_once(source: Source, request: Request, progress: Progress) -> Done:
     disk = source.disk
     until = points.parse_point(request.until) if request.until else None
     with _hold_capture(source) as lease:
@@ -203,12 +210,12 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
                 hint="leave --from out, or give the source another store",
                 subject=source.name,
             )
-        begin = _begin_store(source, request) if is_new else _Begin()
+        begin = _begin_store(source, request) if is_new else Begin()
         mirror = None if request.files else _open_mirror(source)
         resume = None if request.files else resume_source(source, rules, mirror, follow=request.follow)
         if resume and request.login:
             resume = replace(resume, login=request.login)
-        open_events = _open_begun(resume, begin) if resume else open_files(request.files)
+        open_events = open_begun(resume, begin) if resume else open_files(request.files)
         reads = request.reading is Reading.NOW and not request.files and until is None
         asked = (lambda: bool(list_requests(disk))) if reads else bool
         switch = resume.open_behind if resume else None
@@ -235,35 +242,13 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
     return Done(Captured(parts[0].first, parts[-1].last, rows, size), tables)
 
 
-def _end_job(job: Job, resume: Resume, begin: _Begin) -> Job:
+def _end_job(job: Job, resume: Resume, begin: Begin) -> Job:
     """A job up to where a server's log ends now, with the events of that server. Who does not follow goes as far: a server
     that is written to faster than it is read would keep it for good."""
     with open_resumed(resume) as server:
         end = ask_end(server)
-        job = _pin_job(job, resume, begin, server)
+        job = pin_job(job, resume, begin, server)
     return replace(job, until=points.parse_point(f"{end.file}:{end.position}") if end else None)
-
-
-def _pin_job(job: Job, resume: Resume, begin: _Begin, server: Server) -> Job:
-    """A job with the events of one server. RetryableError: a store without a transaction was begun with a log of another."""
-    pinned = replace(resume, login=server.pin_login())
-    return replace(job, open_dump=_open_begun(pinned, begin), switch=pinned.open_behind)
-
-
-def _open_begun(resume: Resume, begin: _Begin) -> OpenDump:
-    """The events of a store that is begun, or goes on. One that is begun with a log takes it from that log's server."""
-
-    def open_events(end: Place | None) -> tuple[connection.Dump, bool]:
-        if end is not None or begin.login is None:
-            return resume.open_from(begin.log)(end)
-        only = begin.login
-        if resume.login.only not in (None, only.only):
-            raise RetryableError(
-                f"source {only.name} was begun with the log {begin.log} of another server of its url", hint="run it again"
-            )
-        return replace(resume, login=only).open_from(begin.log)(None)
-
-    return open_events
 
 
 def _open_mirror(source: Source) -> Mirror | None:
@@ -293,45 +278,27 @@ def _tell_parked(source: Source, rules: Rules) -> None:
             )
 
 
-@dataclass(frozen=True)
-class _Begin:
-    """Where a new store begins: with a log of the server at `login` ("": the oldest), or with a transaction."""
-
-    log: str = ""
-    login: connection.SourceSettings | None = None
-    start: Target | None = None
-
-
-def _begin_store(source: Source, request: Request) -> _Begin:
+def _begin_store(source: Source, request: Request) -> Begin:
     """Decide where a new store begins. Where that is with a bootstrap, its tables are asked for."""
     start = request.start or (source.settings.start if not request.files else "earliest")
     if start != BOOTSTRAP:
         if start in ("latest", "now") or start.startswith("seq:"):
             raise UsageError(f"{start} is no place in a server's logs", hint='"bootstrap", "earliest", or another POINT')
-        return _Begin(start=points.parse_point(start))
+        return Begin(start=points.parse_point(start))
     if request.reading is Reading.NEVER:
-        return _Begin()
-    wants = wants_of(source.settings)
-    with open_server(login_of(source.settings)) as server:
-        login = server.pin_login()
-        log = [str(row["Log_name"]) for row in server.ask("SHOW BINARY LOGS")][-1]
-        # The log comes first: a table that is made behind this line stands in it wholly.
-        names = [name for name, found in list_tables(server).items() if wants(found.database, found.table)]
-    # CRASH WINDOW: tables are asked for, and nothing is captured: the next capture begins with the log that is newest then,
-    # and asks for the tables that are there then.
-    write_state(source.disk, read_state(source.disk).with_waiting(names))
-    return _Begin(log, login=login)
+        return Begin()
+    return begin_with_tables(source.disk, login_of(source.settings), wants_of(source.settings))
 
 
-def _read_tables(source: Source, job: Job, begin: _Begin, writer: Writer, progress: Progress) -> Bootstrapped:
+def _read_tables(source: Source, job: Job, begin: Begin, writer: Writer, progress: Progress) -> Bootstrapped:
     """Read the tables that are asked for. Who follows asks a server again that is away, and tells of a table that cannot be
     read."""
     follow = job.follow
     resume = resume_source(source, job.rules, job.mirror)
-    job = replace(job, open_dump=_open_begun(resume, begin), switch=resume.open_behind, follow=False)
+    job = replace(job, open_dump=open_begun(resume, begin), switch=resume.open_behind, follow=False)
 
     def pin(job: Job, server: Server) -> Job:
-        return _pin_job(job, resume, begin, server)
+        return pin_job(job, resume, begin, server)
 
     pace, wait = Pace(source.settings.bootstrap_rows), LEAST_WAIT
     while True:
@@ -422,7 +389,7 @@ def bootstrap_source(source: Source, progress: Progress = ignore_progress) -> Ma
         resume = resume_source(source, rules, mirror)
         job = Job(disk, lease.fence, rules, resume.open_from(), switch=resume.open_behind, mirror=mirror)
         with _recording_gap(source), open_writer(job) as writer:
-            made = _read_tables(source, job, _Begin(), writer, progress)
+            made = _read_tables(source, job, Begin(), writer, progress)
     if made.refused is not None:
         raise made.refused
     return read_state(disk).tables

@@ -20,6 +20,7 @@ from tidemark.changes.connection.login import Server, open_server
 from tidemark.changes.connection.model import Dump, FilePosition, SourceSettings
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.read import Reader
+from tidemark.changes.store.view import read_next_view
 from tidemark.changes.trust.answers import find_stretches, read_log_start
 from tidemark.changes.trust.rules import list_missing
 from tidemark.errors import PermanentError
@@ -116,7 +117,7 @@ class Resume:
     def open_logs(self, first: str) -> tuple[Dump, MysqlGtidSet]:
         """All events of the server's logs from one on, or of all where it has none of that name; and what a MySQL says that
         no log has: a restored one was told so, and the first of its logs does not tell it."""
-        with open_server(self.login) as server:
+        with self.open_server(parse_gtids(read_next_view(self.disk).gtids)) as server:
             facts, login = read_facts(server), server.pin_login()
         logs = [name for name, _ in facts.logs]
         wanted = logs[logs.index(first) :] if first in logs else logs
