@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,10 @@ from tests.e2e.test_capture_server import Orders
 from tests.services.command_forks import Forked
 from tests.services.mariadb import MariaDb
 from tests.services.processes import soon
+from tidemark.app import open_app
 from tidemark.changes.bootstrap.chunks import Chunk, Tables
+from tidemark.changes.sources.source import Request, capture_source, find_source
+from tidemark.settings.load import load_settings
 
 pytestmark = pytest.mark.full
 
@@ -176,6 +179,55 @@ def test_a_restored_server_that_gave_its_numbers_again(pair: Pair) -> None:
     pair.first.reset()
     pair.first.run(insert(3), insert(4), insert(5))
     orders.run("capture", "orders").refused(6, pair.first.name_gtid("0-1-2"))
+
+
+def test_a_preferred_server_that_gave_its_numbers_again_is_passed_over(pair: Pair) -> None:
+    """Another address goes on with the store's history, in the logs that the store is from, then in its own."""
+    orders, first, second = pair.orders, pair.first, pair.second
+    for gtid in ("1-1-1", "1-1-2", "1-1-3"):
+        for server in (first, second):
+            server.commit(gtid, CHANGES[gtid])
+    pair.name(second)
+    assert orders.run("capture", "orders").code == 0
+    first.reset()
+    for number, gtid in enumerate(("1-1-1", "1-1-2", "1-1-3", "1-1-4"), start=10):
+        first.commit(gtid, insert(number))
+    pair.name_both(first, second)
+    orders.server = second
+    second.commit("1-2-4", insert(4))
+    app, told = open_app(load_settings(orders.config, {})), []
+    with closing(app.ledger):
+        done = capture_source(find_source(app, "orders"), Request(), lambda tick: told.append(str(tick)))
+    assert done.captured.transactions == 1 and change_id(orders) == 1
+    assert any(f":{first.port} is passed over" in tick for tick in told), told
+    assert orders.run("bootstrap", "orders", "--tables", "shop.orders").code == 0
+    assert fold_with_rows(orders) == orders.select()
+    assert orders.run("verify", "orders", "--deep").code == 0
+    said = orders.run("doctor", "orders")
+    [told] = [check for check in said.json["checks"] if not check["ok"]]
+    assert (said.code, told["name"]) == (6, "identity") and f" at 127.0.0.1:{first.port} than in the store" in told["detail"]
+    before = orders.read()
+    second.stop()
+    orders.run("capture", "orders").refused(
+        6, f"{first.name_gtid('1-2-4')} is another transaction at 127.0.0.1:{first.port}"
+    )
+    assert orders.read() == before
+    second.restart()
+
+
+def test_a_server_with_another_transaction_under_the_last_number_is_refused(pair: Pair) -> None:
+    """At MariaDB it has a server id of its own: its position says nothing of that."""
+    orders = pair.orders
+    for server in (pair.first, pair.second):
+        server.commit("1-1-1", insert(1))
+    pair.first.commit("1-1-2", insert(2))
+    assert orders.run("capture", "orders").code == 0
+    pair.second.commit("1-2-2", insert(7))
+    pair.second.commit("1-2-3", insert(8))
+    pair.name(pair.second)
+    before = orders.read()
+    orders.run("capture", "orders").refused(6, f"{pair.first.name_gtid('1-1-2')} is another transaction at")
+    assert orders.read() == before
 
 
 def test_a_log_made_again_under_its_old_name_goes_on_where_gtids_prove_it(pair: Pair) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from tidemark.changes.capture.batches import convert_stream
 from tidemark.changes.capture.transactions import CutOff, Rules, Transactions
@@ -31,6 +32,8 @@ class Beginning:
 
     def may_be(self, other: Beginning) -> bool:
         """Whether both can be of one transaction."""
+        if self.gtid != other.gtid and "" not in (self.gtid, other.gtid):
+            return False
         are_whole = self.is_whole and other.is_whole
         for table in self.rows.keys() & other.rows.keys():
             ours, theirs = self.rows[table], other.rows[table]
@@ -78,14 +81,21 @@ def _is_read(record: Record) -> bool:
     return isinstance(record, Rows) and record.count > 0 and record.batch.column("op")[0].as_py() == Op.READ
 
 
-def read_logged(dump: Dump, rules: Rules, gtid: str) -> Beginning | None:
-    """A transaction of logs by its GTID; None where it is not there. The dump is closed."""
+def read_logged(dump: Dump, rules: Rules, gtid: str, most: int | None = None) -> Beginning | None:
+    """A transaction of logs by its GTID; None where it is not there, or not among the first `most`. At MariaDB it may be one
+    with the number of the GTID, by another server. The dump is closed."""
     try:
-        for group in Transactions(dump.events(), rules):
-            if group.head.gtid == gtid:
-                return read_beginning(convert_stream(group.items))
+        for group in islice(Transactions(dump.events(), rules), most):
+            if _number_of(group.head.gtid) == _number_of(gtid):
+                return replace(read_beginning(convert_stream(group.items)), gtid=group.head.gtid)
     except CutOff:
         pass
     finally:
         dump.close()
     return None
+
+
+def _number_of(gtid: str) -> tuple[str, ...]:
+    """What a GTID says without the server that gave it, as a position of MariaDB counts them; all of one of MySQL."""
+    parts = gtid.split("-")
+    return (parts[0], parts[2]) if len(parts) == 3 else (gtid,)

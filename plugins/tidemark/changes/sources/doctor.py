@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.changes.sources.source import disk_of, find_end, login_of, wants_of
+from tidemark.changes.connection.login import open_server
+from tidemark.changes.sources.source import disk_of, find_end, login_of, pin_resumed, wants_of
 from tidemark.changes.trust.answers import Answers, StoreEnd, ask_server
 from tidemark.changes.trust.headroom import Headroom, measure_headroom
+from tidemark.changes.trust.resume import Resume
 from tidemark.changes.trust.rules import Finding, Wanted, judge
-from tidemark.errors import DiskFullError, PermissionDeniedError, TidemarkError
+from tidemark.errors import DiskFullError, PermissionDeniedError, TidemarkError, UnreachableError
 from tidemark.settings.model import SourceSettings
 
 LOW_BYTES = 1_000_000_000
@@ -42,13 +45,26 @@ def examine(settings: SourceSettings, clock: Callable[[], float]) -> Examined:
     if not settings.url:
         return Examined((*found, Finding("server", "none: binary log files are given")))
     try:
-        answers = ask_server(login_of(settings), wants_of(settings), end, clock)
+        resume = Resume(disk_of(settings), login_of(settings), wants_of(settings))
+        answers = ask_server(pin_resumed(resume), wants_of(settings), end, clock)
+        restored = find_restored(resume, end)
     except TidemarkError as trouble:
         return Examined((*found, _of_error("server", trouble)))
     by_log = settings.metadata == "full"
     wanted = Wanted(settings.name, settings.server_id, settings.unsafe == "stop", end, needs_names=by_log)
-    found += [Finding("server", _describe(answers)), *judge(answers, wanted)]
+    found += [Finding("server", _describe(answers)), *judge(answers, wanted), *restored]
     return Examined(tuple(found), measure_headroom(answers, end))
+
+
+def find_restored(resume: Resume, end: StoreEnd | None) -> list[Finding]:
+    """The addresses of a source where the store's last transaction is another one: a capture passes over them. One that is
+    away, or lacks it, is not told."""
+    found: list[Finding] = []
+    for address in resume.login.addresses if end is not None and end.gtids else ():
+        with suppress(UnreachableError), open_server(replace(resume.login, addresses=(address,))) as server:
+            if (other := resume.find_other(server)) is not None:
+                found.append(_of_error("identity", other))
+    return found
 
 
 def _of_error(subject: str, trouble: TidemarkError) -> Finding:

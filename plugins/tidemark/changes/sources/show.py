@@ -13,7 +13,7 @@ from tidemark.changes.bootstrap.catalog import read_known
 from tidemark.changes.bootstrap.state import DONE, PARKED, Table, read_state
 from tidemark.changes.bootstrap.state import State as Bootstrap
 from tidemark.changes.capture.identity import read_origin
-from tidemark.changes.sources.source import Source, disk_of, find_end, login_of, wants_of
+from tidemark.changes.sources.source import Source, disk_of, find_end, pin_resumed, resume_source, wants_of
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.view import read_next_view, walk_blocks
@@ -38,7 +38,8 @@ def ask_source(source: Source, end: StoreEnd | None) -> Seen:
     if not source.settings.url:
         return Seen()
     try:
-        return Seen(ask_server(login_of(source.settings), wants_of(source.settings), end, source.app.clock))
+        login = pin_resumed(resume_source(source))
+        return Seen(ask_server(login, wants_of(source.settings), end, source.app.clock))
     except TidemarkError as away:
         return Seen(None, away.message)
 

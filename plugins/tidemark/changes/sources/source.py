@@ -212,7 +212,7 @@ def _capture_once(source: Source, request: Request, progress: Progress) -> Done:
             )
         begin = _begin_store(source, request) if is_new else Begin()
         mirror = None if request.files else _open_mirror(source)
-        resume = None if request.files else resume_source(source, rules, mirror, follow=request.follow)
+        resume = None if request.files else resume_source(source, rules, mirror, follow=request.follow, progress=progress)
         if resume and request.login:
             resume = replace(resume, login=request.login)
         open_events = open_begun(resume, begin) if resume else open_files(request.files)
@@ -294,7 +294,7 @@ def _read_tables(source: Source, job: Job, begin: Begin, writer: Writer, progres
     """Read the tables that are asked for. Who follows asks a server again that is away, and tells of a table that cannot be
     read."""
     follow = job.follow
-    resume = resume_source(source, job.rules, job.mirror)
+    resume = resume_source(source, job.rules, job.mirror, progress=progress)
     job = replace(job, open_dump=open_begun(resume, begin), switch=resume.open_behind, follow=False)
 
     def pin(job: Job, server: Server) -> Job:
@@ -361,7 +361,8 @@ def _record_gap(source: Source, met: BinlogGapError) -> None:
     if end is None:
         return
     try:
-        gap = find_gap(ask_server(login_of(source.settings), wants_of(source.settings), end, source.app.clock), end)
+        login = pin_resumed(resume_source(source))
+        gap = find_gap(ask_server(login, wants_of(source.settings), end, source.app.clock), end)
     except RetryableError:
         return
     if gap is None:
@@ -386,7 +387,7 @@ def bootstrap_source(source: Source, progress: Progress = ignore_progress) -> Ma
             return found.tables
         rules = _make_rules(source, progress)
         mirror = _open_mirror(source)
-        resume = resume_source(source, rules, mirror)
+        resume = resume_source(source, rules, mirror, progress=progress)
         job = Job(disk, lease.fence, rules, resume.open_from(), switch=resume.open_behind, mirror=mirror)
         with _recording_gap(source), open_writer(job) as writer:
             made = _read_tables(source, job, Begin(), writer, progress)
@@ -484,7 +485,12 @@ def open_files(patterns: Sequence[str]) -> OpenDump:
 
 
 def resume_source(
-    source: Source, rules: Rules | None = None, mirror: Mirror | None = None, *, follow: bool = False
+    source: Source,
+    rules: Rules | None = None,
+    mirror: Mirror | None = None,
+    *,
+    follow: bool = False,
+    progress: Progress = ignore_progress,
 ) -> Resume:
     """What opens the server's events from where the store ends on."""
     catalog = rules.catalog if rules else None
@@ -495,13 +501,21 @@ def resume_source(
         if mirror is not None:
             mirror.use_server(address)
 
-    return Resume(source.disk, login_of(source.settings), wants_of(source.settings), follow, tell_server)
+    return Resume(source.disk, login_of(source.settings), wants_of(source.settings), follow, tell_server, progress)
 
 
 def open_resumed(resume: Resume) -> Server:
     """Log in at a server that can go on from where the store ends, if there is one."""
     end = find_end(resume.disk)
     return resume.open_server(end.gtids if end else None)
+
+
+def pin_resumed(resume: Resume) -> connection.SourceSettings:
+    """The login at the server of `open_resumed`."""
+    if len(resume.login.addresses) == 1:
+        return resume.login
+    with open_resumed(resume) as server:
+        return server.pin_login()
 
 
 # reading

@@ -7,10 +7,12 @@ the server must have all that the store has, by GTID, and have the store's last 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 
 from tidemark.changes.binlog.gtid_sets import MysqlGtidSet, contains_gtid
+from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.plain import Gtids
 from tidemark.changes.capture.run import OpenDump, Place, parse_gtids
 from tidemark.changes.capture.transactions import Rules
@@ -23,7 +25,8 @@ from tidemark.changes.store.read import Reader
 from tidemark.changes.store.view import read_next_view
 from tidemark.changes.trust.answers import find_stretches, read_log_start
 from tidemark.changes.trust.rules import list_missing
-from tidemark.errors import PermanentError
+from tidemark.errors import CorruptionError, PermanentError
+from tidemark.progress import Progress, Tick, ignore_progress
 
 _OWN_STORE = "a server of its own is a source of its own, with a store of its own"
 
@@ -38,15 +41,24 @@ class Resume:
     wants: Callable[[str, str], bool]
     follow: bool = False
     on_server: Callable[[tuple[str, int]], object] = bool
+    progress: Progress = ignore_progress
 
     def open_server(self, gtids: Gtids) -> Server:
-        """Log in at a server that has all that a store has, `gtids`; where none does, or a store has none, at any."""
+        """Log in at a server that has all that a store has, `gtids`, and did not give their numbers again; where none does,
+        or a store has none, at any."""
 
-        def has_all(server: Server) -> bool:
+        def goes_on(server: Server) -> bool:
+            if gtids is None:
+                return True
             there = parse_gtids(server.read_gtids())
-            return not gtids or (there is not None and list_missing(gtids, there) == "")
+            if there is None or list_missing(gtids, there) != "":
+                return False
+            other = self.find_other(server)
+            if other is not None:
+                self.progress(Tick(f"{server.name} is passed over: {other.message}"))
+            return other is None
 
-        return open_server(self.login, has_all)
+        return open_server(self.login, goes_on)
 
     def open_from(self, log: str = "") -> OpenDump:
         """From a store's end on; a new store begins with a log, or the oldest that the server has."""
@@ -74,45 +86,53 @@ class Resume:
         with self.open_server(end.gtids) as server:
             facts, name = read_facts(server), server.name
             login = server.pin_login()
-        if end.gtids is None or not facts.has_gtids:
-            raise found or PermanentError(f"{name} has no GTIDs, and no log {end.position.file}", subject=name)
-        only_store = list_missing(end.gtids, facts.gtids)
-        if only_store is None or only_store:
-            why = f"; {found.message}" if found else ""
-            raise PermanentError(
-                f"{name} lacks what the store has: {only_store or end.gtids}; it was restored or RESET, is behind, or is"
-                f" another one{why}",
-                hint=f"let url name a server that has them; {_OWN_STORE}",
-                subject=name,
-            )
-        replace(self, login=login)._check_last([log for log, _ in facts.logs], name)
+            if end.gtids is None or not facts.has_gtids:
+                raise found or PermanentError(f"{name} has no GTIDs, and no log {end.position.file}", subject=name)
+            only_store = list_missing(end.gtids, facts.gtids)
+            if only_store is None or only_store:
+                why = f"; {found.message}" if found else ""
+                raise PermanentError(
+                    f"{name} lacks what the store has: {only_store or end.gtids}; it was restored or RESET, is behind, or is"
+                    f" another one{why}",
+                    hint=f"let url name a server that has them; {_OWN_STORE}",
+                    subject=name,
+                )
+            other = self.find_other(server)
+            if other is not None:
+                raise other
         self.on_server(server.address)
         return open_dump(login, end.gtids, follow=self.follow)
 
-    def _check_last(self, logs: Sequence[str], name: str) -> None:
-        """Raise PermanentError where the GTID with which the store ends is another transaction at the server: it was
-        restored, and gave its numbers again. Where the server purged that log, the GTID sets alone prove the point."""
+    def find_other(self, server: Server) -> PermanentError | None:
+        """What is wrong where the GTID with which the store ends is another transaction at a server: it was restored, and
+        gave its numbers again. Where the server purged that log, the GTID sets alone prove the point."""
         from tidemark.changes.capture.known import read_logged, read_stored  # it imports Arrow
 
-        reader = Reader(self.disk)
-        stored = read_stored(reader, reader.view.end.info)
-        gtid = stored.gtid if stored else ""
-        behind = bisect_left(logs, True, key=lambda log: self._begins_behind(log, gtid)) if gtid else 0
-        if stored is None or not behind:
-            return
-        place = FilePosition(logs[behind - 1])
-        there = read_logged(open_dump(self.login, place), Rules(self.wants, stops=False), gtid)
-        if there is not None and not stored.may_be(there):
-            raise PermanentError(
-                f"{gtid} is another transaction at {name} than in the store: it was restored, and gave numbers again",
-                hint=_OWN_STORE,
-                subject=gtid,
-            )
-
-    def _begins_behind(self, log: str, gtid: str) -> bool:
-        """Whether a log begins behind a transaction."""
-        start = read_log_start(self.login, log)
-        return start is not None and contains_gtid(start.gtids, gtid)
+        reader, origin = Reader(self.disk), read_origin(self.disk)
+        info = reader.view.end.info
+        stored = read_stored(reader, info)
+        if stored is None or origin is None or not stored.gtid:
+            return None
+        login, logs, rules = server.pin_login(), _list_logs(server), Rules(self.wants, stops=False)
+        place = FilePosition(origin.name_log(info.file, info.change_id), info.offset)
+        if place.file in logs:
+            # In most cases these are the store's logs: then nothing else is read.
+            with suppress(CorruptionError, PermanentError):
+                there = read_logged(open_dump(login, place), rules, stored.gtid, most=1)
+                if there is not None and stored.may_be(there):
+                    return None
+        behind = bisect_left(logs, True, key=lambda log: _begins_behind(login, log, stored.gtid))
+        if not behind:
+            return None
+        there = read_logged(open_dump(login, FilePosition(logs[behind - 1])), rules, stored.gtid)
+        if there is None or stored.may_be(there):
+            return None
+        return PermanentError(
+            f"{stored.gtid} is another transaction at {server.name} than in the store: it was restored, and gave numbers"
+            " again",
+            hint=_OWN_STORE,
+            subject=stored.gtid,
+        )
 
     def open_logs(self, first: str) -> tuple[Dump, MysqlGtidSet]:
         """All events of the server's logs from one on, or of all where it has none of that name; and what a MySQL says that
@@ -126,3 +146,9 @@ class Resume:
 
 def _list_logs(server: Server) -> list[str]:
     return [name for name, _ in read_logs(server)]
+
+
+def _begins_behind(login: SourceSettings, log: str, gtid: str) -> bool:
+    """Whether a log begins behind a transaction."""
+    start = read_log_start(login, log)
+    return start is not None and contains_gtid(start.gtids, gtid)
