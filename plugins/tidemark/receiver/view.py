@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.app import App
-from tidemark.errors import CorruptionError, NotFoundError, RetryableError, UnsupportedError
+from tidemark.errors import CorruptionError, NotFoundError, PermanentError, RetryableError, UnsupportedError
+from tidemark.ledger.cluster.node_watch import read_ahead
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.ledger.receiver import landings as landing_rows
 from tidemark.ledger.receiver import refusals as refusal_rows
@@ -123,12 +124,21 @@ class Seen:
 
 def find_seen(app: App, receiver: ReceiverSettings, asked: Asked) -> Seen:
     """Find what readers see of the catalog, in one read transaction. Raises UsageError for a malformed bound, NotFoundError
-    for an unknown site."""
+    for an unknown site, PermanentError if the watch found the nodes ahead of the ledger: its catalog would be an older one.
+
+    Nodes are not asked here. So until the watch's next round a ledger that was restored older answers as of its copy.
+    """
     for bound in (asked.start, asked.end):
         parse_time_bound(bound, "ms")  # report a malformed bound even if there is nothing to read
     site_id = site_of(app, asked.site)
     databases = {unquote_node(database) for database in asked.databases}
     with app.ledger.read() as connection:
+        if ahead := read_ahead(connection, receiver.name):
+            raise PermanentError(
+                f"group {', '.join(ahead)}: the nodes are ahead of the ledger, so its catalog is an older one",
+                hint="./tidemark read … --from-nodes, or ./tidemark ledger rebuild --replace (docs/runbooks/ledger-lost.md)",
+                subject=ahead[0],
+            )
         files = [
             file
             for file in catalog_rows.visible_files(connection, receiver.name, site_id)

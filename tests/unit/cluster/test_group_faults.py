@@ -236,6 +236,8 @@ def test_by_a_ledger_that_is_older_than_the_nodes_nothing_is_left_over(centre: L
     assert bytes_at_nodes(centre) == before and centre.sql("SELECT COUNT(*) FROM audit") == audited
     assert centre.files("decided") == [], "nothing is decided that the ledger made from the nodes would find"
     assert (status(centre.app).exit_code, cluster_status(centre).ahead) == (6, (centre.header,))
+    with pytest.raises(PermanentError, match="its catalog is an older one"):
+        centre.rows()
     waits = {shown.group: shown.waits for shown in show_replicas(centre.app, centre.receiver).groups}
     assert waits[centre.header] == (
         f"the nodes are ahead of the ledger in group {centre.header}, so it is older than they are:"

@@ -51,7 +51,7 @@ def list_numbers(schema: dict[str, Any], key: str = "") -> Iterator[str]:
 def test_times_are_no_numbers_and_durations_say_their_unit() -> None:
     found = {key for path in json_schemas.FOLDER.glob("*.json") for key in list_numbers(read_schema(path.stem))}
     assert "duration_seconds" in found and "lag_seconds" in found
-    assert {key for key in found if not key.endswith("seconds")} == {"share", "files_per_second", "ms", "headroom_hours"}
+    assert {key for key in found if not key.endswith("seconds")} == {"share", "files_per_second", "ms"}
 
 
 @pytest.mark.full

@@ -46,6 +46,12 @@ def read_watch(connection: Connection, receiver: str) -> dict[str, WatchRow]:
     }
 
 
+def read_ahead(connection: Connection, receiver: str) -> tuple[str, ...]:
+    """Return the groups that the last round found ahead of this ledger."""
+    rows = read_watch(connection, receiver).values()
+    return tuple(sorted({group for row in rows if row.ahead for group in row.ahead.split(", ")}))
+
+
 def note_round(
     connection: Connection, receiver: str, answers: Mapping[str, str], ahead: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, WatchRow]:

@@ -20,7 +20,7 @@ from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows
 from tidemark.ledger.cluster import tables as table_rows
 from tidemark.ledger.cluster.moves import MoveRow
-from tidemark.ledger.cluster.node_watch import read_watch
+from tidemark.ledger.cluster.node_watch import read_ahead
 from tidemark.ledger.cluster.tables import ChangeRow, NodeRow
 from tidemark.proof.cluster.view import ChangeView, ClusterView, GroupView, MovingView, NodeView, RouteView, spans_of
 from tidemark.proof.status import ClusterStatus
@@ -64,7 +64,7 @@ def status_of(connection: Connection, receiver: str) -> ClusterStatus | None:
     try:
         view = view_of(connection, receiver, 0.0)
         behind = late_members(connection, receiver, table_of(connection, receiver))
-        watched = read_watch(connection, receiver).values()
+        ahead = read_ahead(connection, receiver)
     except CorruptionError:
         return None
     return ClusterStatus(
@@ -77,7 +77,7 @@ def status_of(connection: Connection, receiver: str) -> ClusterStatus | None:
         change=view.change.command if view.change else "",
         change_state=view.change.state if view.change else "",
         behind=tuple(sorted(behind)),
-        ahead=tuple(sorted({group for row in watched if row.ahead for group in row.ahead.split(", ")})),
+        ahead=ahead,
     )
 
 
