@@ -21,6 +21,7 @@ from tests.commanded import Said, run_here
 from tests.dump_worlds import MARIADB, MYSQL_SERVER, REAL_SERVERS, start_server
 from tests.services.command_forks import Forked, start_command
 from tests.services.mariadb import PASSWORD, USER, MariaDb
+from tests.services.mysql import MySql
 
 pytestmark = pytest.mark.full
 
@@ -180,6 +181,27 @@ def test_what_mysql_alone_logs(orders: Orders) -> None:
     said = orders.run("repair", "orders")
     assert said.code == 0, said
     assert orders.run("verify", "orders", "--deep").code == 0
+
+
+def test_rows_that_came_as_a_statement_are_told_however_it_is_written(orders: Orders) -> None:
+    """A definition among them fills its table: the log has its rows nowhere else."""
+    server = orders.server
+    with orders.config.open("a", encoding="utf-8") as file:
+        file.write('unsafe = "mark"\n')
+    said = [
+        "/*!40000 UPDATE */ shop.orders SET name = 'x'",
+        "CREATE TABLE shop.copied (PRIMARY KEY (id)) SELECT id FROM shop.orders",
+    ]
+    if not isinstance(server, MySql):
+        said += [
+            "SET STATEMENT max_statement_time = 9 FOR UPDATE shop.orders SET name = 'y'",
+            "ANALYZE UPDATE shop.orders SET name = 'z'",
+        ]
+    server.run("SET SESSION binlog_format = STATEMENT", *said, "SET SESSION binlog_format = ROW", "DROP TABLE shop.copied")
+    assert orders.run("capture", "orders").code == 0
+    told = [line["text"] for line in orders.read() if line["k"] == "unproved"]
+    assert len(told) == len(said), told
+    assert all(" came as a statement: " in text for text in told), told
 
 
 def test_a_log_that_was_purged_is_a_gap(orders: Orders) -> None:

@@ -18,6 +18,7 @@ from tests.commanded import Said, run_here
 from tests.dump_worlds import REAL_SERVERS, start_pair, start_server
 from tests.services.command_forks import start_command
 from tests.services.mariadb import PASSWORD, USER, MariaDb
+from tests.services.mysql import MySql
 from tests.services.processes import soon, stop
 from tidemark.app import open_app
 from tidemark.changes.bootstrap.chunks import Tables
@@ -250,6 +251,21 @@ def test_a_column_that_was_made_narrower(tmp_path: Path, server: MariaDb) -> Non
     assert (said.code, said.json["tables"][-1]["changed"]) == (20, 300)
     assert lake.verify("lake", "--repair").code == 0
     assert set(lake.capture_and_deliver().values()) == {"whole"}
+
+
+def test_statements_behind_comments_and_what_is_set_for_them_alone(tmp_path: Path, server: MariaDb) -> None:
+    lake = Lake(tmp_path, server)
+    assert lake.verify("lake").code == 0
+    server.run("/*!40000 TRUNCATE */ TABLE shop.lines", "TRUNCATE TABLE -- it's empty\n shop.kinds")
+    name = "shop.orders"
+    if not isinstance(server, MySql):
+        name = "shop.sold"
+        server.run("SET STATEMENT lock_wait_timeout = 9 FOR RENAME TABLE shop.orders TO shop.sold")
+    server.run("INSERT INTO shop.kinds VALUES ('b', x'01', 'x', NULL, 2001)")
+    said = lake.verify("lake")
+    assert said.code == 0, said
+    rows = {one["name"]: one["rows"] for one in said.json["tables"]}
+    assert (rows["shop.lines"], rows["shop.kinds"], rows[name]) == (0, 1, 300)
 
 
 def test_statements_that_write_names_in_another_case(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tidemark.changes.binlog.events import Query
 from tidemark.changes.binlog.tables import Column, T, Table
 from tidemark.changes.capture.identity import number_of
 from tidemark.changes.capture.rows import shape_of
-from tidemark.changes.capture.statements import Sort, sort_statement
+from tidemark.changes.capture.statements import Sort, sort_statement, strip_statement
 from tidemark.changes.store import model
 from tidemark.changes.store.model import Shape
 
@@ -159,7 +159,7 @@ _HARMLESS = re.compile(r"\s*(TRUNCATE|ANALYZE|OPTIMIZE|REPAIR|CHECK|GRANT|REVOKE
 
 def read_statement(query: Query, place: Place) -> Statement | None:
     """A statement that may define tables; None: it defines none."""
-    defines = sort_statement(query) in (Sort.DEFINITION, Sort.CHANGE) and not _HARMLESS.match(query.sql)
+    defines = sort_statement(query) in (Sort.DEFINITION, Sort.FILLED_TABLE, Sort.CHANGE) and not _HARMLESS.match(query.sql)
     return Statement(place, query.sql) if defines else None
 
 
@@ -175,7 +175,7 @@ _NEW = re.compile(rf"\bRENAME(?:\s+(?:TO|AS)\s+|\s*=\s*|\s+){_TABLE}\s*(?:,|$)",
 
 def find_renames(query: Query) -> list[tuple[str, str]]:
     """(former, new) name of each table that a statement renames, as `database.table`, in its order."""
-    sql = _NOISE.sub(" ", query.sql)
+    sql = _NOISE.sub(" ", strip_statement(query.sql))
     if _RENAME.match(sql):
         pairs = [(one[1], one[2], one[3], one[4]) for one in _PAIR.finditer(sql)]
     else:

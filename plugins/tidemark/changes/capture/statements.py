@@ -21,11 +21,19 @@ class Sort(Enum):
     XA_COMMIT = auto()
     XA_ROLLBACK = auto()
     DEFINITION = auto()
+    FILLED_TABLE = auto()
+    """A definition that fills its table with rows, which stand in no log."""
     CHANGE = auto()
 
 
-_SKIPPED = re.compile(r"(?:\s+|/\*(?!M?!).*?\*/|/\*M?!\d*|--[ \t].*?(?:\n|$)|#.*?(?:\n|$))*", re.DOTALL)
-"""What may stand before the first word. A server runs what stands in `/*! … */`."""
+_COMMENT = re.compile(
+    r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)|/\*M?!\d*|/\*.*?\*/|\*/|--(?=\s|$)[^\n]*|#[^\n]*""", re.DOTALL
+)
+"""A quoted text, which stays, or a comment. A server ran what stands in `/*! … */`, so of that the marks go alone."""
+_FOR_ONE = re.compile(
+    r"""SET\s+STATEMENT\s(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"])*?\sFOR\s+""", re.IGNORECASE | re.DOTALL
+)
+"""What MariaDB sets for one statement, and logs before it."""
 _WORDS = re.compile(r"[A-Za-z]+(?:\s+[A-Za-z]+)?")
 _BORDERS = {
     "BEGIN": Sort.BEGIN,
@@ -41,6 +49,11 @@ _BORDERS = {
     "XA COMMIT": Sort.XA_COMMIT,
     "XA ROLLBACK": Sort.XA_ROLLBACK,
 }
+_FILLED_TABLE = re.compile(
+    r"CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\b.*(?<![.\w$])(?:SELECT|TABLE|VALUES\s+ROW)\b", re.IGNORECASE | re.DOTALL
+)
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`""", re.DOTALL)
+_ANALYZES_TABLES = {"ANALYZE TABLE", "ANALYZE TABLES", "ANALYZE LOCAL", "ANALYZE NO"}
 _CHANGES = {
     "INSERT",
     "UPDATE",
@@ -58,19 +71,25 @@ _CHANGES = {
 }
 
 
-def skip_comments(sql: str) -> int:
-    """Where a statement begins behind spaces and comments."""
-    start = _SKIPPED.match(sql)
-    return start.end() if start else 0
+def strip_statement(sql: str) -> str:
+    """A statement without comments, and without what MariaDB set for it alone."""
+    if "/*" in sql or "--" in sql or "#" in sql:
+        sql = _COMMENT.sub(lambda found: found[1] or " ", sql)
+    return _FOR_ONE.sub("", sql.lstrip(), count=1) if sql.lstrip()[:3].upper() == "SET" else sql.lstrip()
 
 
 def sort_statement(query: Query) -> Sort:
     """What a statement does. One that is neither a border nor known to change rows counts as a definition."""
-    found = _WORDS.match(query.sql, skip_comments(query.sql))
+    sql = strip_statement(query.sql)
+    found = _WORDS.match(sql)
     words = " ".join(found[0].upper().split()) if found else ""
     first = words.partition(" ")[0]
     if query.is_load or first in _CHANGES or not first:
         return Sort.CHANGE
+    if first == "ANALYZE" and words not in _ANALYZES_TABLES:  # MariaDB runs what it analyzes
+        return Sort.CHANGE
+    if words in ("CREATE OR", "CREATE TABLE") and _FILLED_TABLE.match(_QUOTED.sub("''", sql)):
+        return Sort.FILLED_TABLE
     return _BORDERS.get(words) or _BORDERS.get(first) or Sort.DEFINITION
 
 
@@ -79,7 +98,7 @@ _SAVEPOINT = re.compile(r"(?:SAVEPOINT|ROLLBACK\s+TO(?:\s+SAVEPOINT)?)\s+(?:([`\
 
 def find_savepoint(sql: str) -> str:
     """The name of the savepoint that a statement sets or goes back to, in lower case, as servers compare it; "" if none."""
-    found = _SAVEPOINT.match(sql, skip_comments(sql))
+    found = _SAVEPOINT.match(strip_statement(sql))
     if found is None:
         return ""
     name = found[2].replace(found[1] * 2, found[1]) if found[1] else found[3]

@@ -41,6 +41,7 @@ MOST_HELD = 64 << 20
 """Bytes of rows that are held back behind a savepoint."""
 MOST_MISSES = 8
 XID = Mark(COMMIT, "xid")
+_ROWS_ALONE = "SET GLOBAL binlog_format = 'ROW' at the server; sessions that are connected keep their own"
 _GTIDS, _GTID_SETS = (Gtid, MariaGtid), (MysqlGtidSet, MariaGtidPosition)
 
 
@@ -437,14 +438,13 @@ class _Open:
                 )
             if sort is Sort.ROLLBACK:
                 yield from self._end(Mark(COMMIT, "rollback"))
-        elif sort is Sort.DEFINITION:
+        elif sort in (Sort.DEFINITION, Sort.FILLED_TABLE):
             yield Ddl(query.database, query.sql)
+            if sort is Sort.FILLED_TABLE:
+                yield from self._distrust(f"rows of a new table came as a statement: {_shorten(query.sql)}", _ROWS_ALONE)
             self.is_whole = self.is_standalone or not self.has_begun
         elif sort is Sort.CHANGE:
-            yield from self._distrust(
-                f"changes came as a statement: {_shorten(query.sql)}",
-                "SET GLOBAL binlog_format = 'ROW' at the server; sessions that are connected keep their own",
-            )
+            yield from self._distrust(f"changes came as a statement: {_shorten(query.sql)}", _ROWS_ALONE)
             self.is_whole = self.is_standalone or not self.has_begun
 
     def _end(self, mark: Mark) -> Iterator[Item]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidemark.changes.capture.statements import skip_comments
+from tidemark.changes.capture.statements import strip_statement
 
 EMPTIED, MADE, RENAMED, CHANGED, COLUMNS = "emptied", "made", "renamed", "changed", "columns"
 ALL = ""
@@ -52,14 +52,12 @@ _RENAME_COLUMN = re.compile(
 _DEFINED_ANEW = re.compile(r"(?:^|[\s,])(?:(?:MODIFY|CHANGE)\s|CONVERT\s+TO\b)", _FLAGS)
 _NO_COLUMN = "INDEX|KEY|UNIQUE|PRIMARY|CONSTRAINT|FOREIGN|FULLTEXT|SPATIAL|PARTITION|CHECK|PERIOD|SYSTEM"
 _ADD = re.compile(rf"\bADD\s+(?!(?:{_NO_COLUMN})\b)", _FLAGS)
-_COMMENT = re.compile(r"""('(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`)|/\*(?!M?!).*?\*/""", re.DOTALL)
-"""A quoted text, which stays, or a comment."""
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'", re.DOTALL)
 
 
 def find_effects(database: str, sql: str) -> Iterator[Effect]:
     """What a statement does to tables beyond what rows of the log say. `database`: of names that have none."""
-    text = _COMMENT.sub(lambda found: found[1] or " ", sql[skip_comments(sql) :])
+    text = strip_statement(sql)
     if found := _TRUNCATE.match(text):
         yield Effect(EMPTIED, *_split(found["table"], database))
     elif found := _DROP.match(text):

@@ -37,6 +37,11 @@ EFFECTS = {
     "alter table a engine=innodb,modify column if exists `x` VARCHAR(5)": [(COLUMNS, "shop", "a")],
     "ALTER TABLE a CONVERT TO CHARACTER SET latin1": [(COLUMNS, "shop", "a")],
     "ALTER TABLE a DROP INDEX `modify`": [],
+    "/*!40000 TRUNCATE */ TABLE a": [(EMPTIED, "shop", "a")],
+    "TRUNCATE TABLE /*M!100000 a */": [(EMPTIED, "shop", "a")],
+    "TRUNCATE TABLE -- nobody's\n a # it's": [(EMPTIED, "shop", "a")],
+    "SET STATEMENT max_statement_time=9 FOR TRUNCATE TABLE a": [(EMPTIED, "shop", "a")],
+    "set statement sql_mode=' FOR DROP TABLE b', lock_wait_timeout=9\nfor rename table a to b": [(RENAMED, "shop", "b")],
     "CREATE INDEX i ON a (x)": [],
     "GRANT ALL ON *.* TO x": [],
 }

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.changes.binlog.gtid_sets import uuid_text
+from tidemark.changes.capture.statements import strip_statement
 from tidemark.changes.delivery.http import schema as p
 from tidemark.changes.delivery.shards import INDEX, MOVED, Sharding, ShardPiece, find_absent, find_key
 from tidemark.changes.store.model import (
@@ -47,7 +48,6 @@ _DDL = (
     (re.compile(r"truncate\b"), p.TRUNCATE),
     (re.compile(r"rename\b"), p.RENAME),
 )
-_COMMENTS = re.compile(r"\A(\s+|/\*.*?\*/|--[^\n]*\n|#[^\n]*\n)+", re.DOTALL)
 _SQL_TYPES = {
     **{"tinyint": -6, "smallint": 5, "mediumint": 4, "int": 4, "bigint": -5, "year": 4, "bit": -7, "decimal": 3},
     **{"float": 7, "double": 8, "date": 91, "newdate": 91, "time": 92, "timestamp": 93, "datetime": 93},
@@ -124,7 +124,7 @@ def encode_other(record: Record, piece: ShardPiece, index: int) -> bytes:
 
 
 def _ddl_type(sql: str) -> int:
-    text = _COMMENTS.sub("", sql[:4096]).lower()
+    text = strip_statement(sql[:4096]).lower()
     return next((kind for pattern, kind in _DDL if pattern.match(text)), p.QUERY)
 
 
