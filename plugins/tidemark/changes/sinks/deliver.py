@@ -27,7 +27,7 @@ from tidemark.changes.delivery.tasks import Wanted
 from tidemark.changes.sinks.batches import Content, Limits, find_batch_end
 from tidemark.changes.sinks.engine import BatchEngine, open_engine
 from tidemark.changes.sinks.show import sink_settings_of, site_of_sink
-from tidemark.changes.sources.source import Source, find_source
+from tidemark.changes.sources.source import Source, find_source, wants_of
 from tidemark.changes.store.read import Reader, open_whole
 from tidemark.engines.choose import Engine
 from tidemark.errors import NotFoundError, PermanentError, UsageError
@@ -212,7 +212,7 @@ def _plan(work: _Work, bounds: tuple[Reader, int, Limits], highest: int) -> tupl
         found, known = read_points(connection, sink.name), [*read_sink_tables(connection, sink.name)]
     assert task is not None
     if there is not None and not there.is_written and there.version_ts == task.version_ts:
-        return there, work.engine.read(there, known, limits.run)
+        return there, _leave_what_is_not_captured(sink, work.engine.read(there, known, limits.run))
     first = _find_first(sink, found)
     if there is not None and there.version_ts == task.version_ts:
         first = min(first, there.end)  # a member of the task, with a token for it, moves points and writes nothing here
@@ -233,7 +233,15 @@ def _plan(work: _Work, bounds: tuple[Reader, int, Limits], highest: int) -> tupl
         assert_held(connection, work.lease)
         write_batch(connection, sink.name, batch)
     # CRASH WINDOW: a batch is recorded and nothing of it is written: the next run writes it, whatever the store has by then.
-    return batch, content
+    return batch, _leave_what_is_not_captured(sink, content)
+
+
+def _leave_what_is_not_captured(sink: Sink, content: Content) -> Content:
+    """Without tables that go where their source is not captured: nobody would tell what becomes of their rows there."""
+    captured = wants_of(sink.source.settings)
+    renames = [(former, name if captured(*name.partition(".")[::2]) else "") for former, name in content.renames]
+    content.renames = [(former, name) for former, name in renames if name or captured(*former.partition(".")[::2])]
+    return content
 
 
 def _find_reading(batch: SinkBatch, content: Content) -> int:
