@@ -205,7 +205,9 @@ def _divide_rows(sharding: Sharding, whole: _Whole, chosen: Sequence[int]) -> It
             divided = _split_moved(divided, rows, moved, (olds, shards[moved]))
             places = np.concatenate([np.delete(places, moved), moved, moved])
             shards = np.concatenate([np.delete(shards, moved), olds, shards[moved]])
-        order = np.lexsort((places, shards))
+            order = np.lexsort((places, shards))
+        else:
+            order = np.argsort(shards.astype(np.uint16), kind="stable")  # numbers so small are sorted in one pass
         if len(chosen) < sharding.shards:
             order = order[np.isin(shards[order], chosen)]
         divided, places, shards = _take(divided, order), places[order], shards[order]
