@@ -46,6 +46,7 @@ DENSE_LEVEL = 15
 """Of zstd, for blocks that are old: below 13 it gains a tenth, from 15 on half; 19 takes five times as long for as much."""
 _LENGTH = struct.Struct("<I")
 _MESSAGE = struct.Struct("<II")  # as a stream of Arrow begins: a mark, and the length of its schema
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # of such a stream
 _FLAT, _NAMES, _SLOT = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")  # of FlatBuffers
 _BUFFER, _SIZE = struct.Struct("<qq"), struct.Struct("<q")  # of Arrow: place and length; before what is compressed
 _NUMBERS = "change_id", "server_id", "file", "offset", "transaction_id", "event_index", "timestamp"
@@ -54,6 +55,8 @@ _get_numbers = attrgetter(*_NUMBERS)
 _ROWS, _SCHEMA, _DDL, _MARK = range(4)
 
 
+Bytes = Any
+"""`bytes`, or a buffer of Arrow."""
 Chosen = Callable[[Shape], Collection[int] | None]
 """Which columns of a shape's rows are decoded, by their places in `Shape.arrow_schema`; None: all. The others are null."""
 
@@ -102,20 +105,22 @@ class Header:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A block that does not know yet where it will lie."""
+    """A block that does not know yet where it will lie. `body`: in pieces, which are joined once, when it is placed."""
 
     draft: Draft
     rows: int
     head: bytes
-    body: bytes
+    body: Sequence[Bytes]
 
     @property
     def size(self) -> int:
-        return HEADER_BYTES + len(self.head) + len(self.body)
+        return HEADER_BYTES + len(self.head) + sum(map(len, self.body))
 
     def place(self, position: int, fence: int) -> bytes:
         """The block's bytes at a packed position."""
-        draft = self.draft
+        draft, check = self.draft, 0
+        for piece in self.body:
+            check = zlib.crc32(piece, check)
         header = Header(
             position,
             fence,
@@ -126,11 +131,11 @@ class Encoded:
             draft.begins,
             draft.ends,
             len(self.head),
-            len(self.body),
+            sum(map(len, self.body)),
             zlib.crc32(self.head),
-            zlib.crc32(self.body),
+            check,
         )
-        return b"".join([encode_header(header), self.head, self.body])
+        return b"".join([encode_header(header), self.head, *self.body])
 
 
 def encode_header(header: Header) -> bytes:
@@ -152,17 +157,18 @@ def encode_block(draft: Draft, *, compress: bool) -> Encoded:
         for each in _gather_runs(draft.transactions)
     ]
     batches = [_join_records(parts), *(_join_rows(shape, stretches) for shape, stretches in shapes.found)]
-    sections = [_join_transactions(parts, compress), *(_write_stream(each, level=level) for each in batches)]
-    body = b"".join(piece for section in sections for piece in (_LENGTH.pack(len(section)), section))
+    sections = [[_join_transactions(parts, compress)], *(_write_stream(each, level=level) for each in batches)]
+    sizes = [sum(map(len, section)) for section in sections]
     head = json.dumps({"before": draft.gtids_before, "after": draft.gtids_after}).encode()
-    if len(body) >= 1 << 32 or len(head) >= 1 << 32:
+    if sum(sizes) + len(sizes) * _LENGTH.size >= 1 << 32 or len(head) >= 1 << 32:
         raise PermanentError("a block would be larger than 4 GiB", hint="append the transaction's rows in smaller batches")
+    body = [piece for size, section in zip(sizes, sections, strict=True) for piece in (_LENGTH.pack(size), *section)]
     return Encoded(draft, sum(part.rows for part in parts), head, body)
 
 
-def decode_header(data: bytes) -> Header | None:
+def decode_header(data: Bytes) -> Header | None:
     """The header at the start of `data`; None where there is none, or a damaged one."""
-    if len(data) < HEADER_BYTES or not data.startswith(MAGIC):
+    if len(data) < HEADER_BYTES or data[: len(MAGIC)] != MAGIC:
         return None
     if _CHECK.unpack_from(data, _HEADER.size)[0] != zlib.crc32(data[: _HEADER.size]):
         return None
@@ -179,50 +185,50 @@ def compress_block(header: Header, rest: bytes) -> tuple[bytes, int]:
     that of all behind it. `rest`: its head and body."""
     head, body = rest[: header.head_bytes], rest[header.head_bytes :]
     transactions, *sections = _split_sections(body)
-    dense = [transactions, *map(_compress_section, sections)]
+    dense: list[Bytes] = [transactions, *map(_compress_section, sections)]
     filled = b"".join(piece for section in dense for piece in (_LENGTH.pack(len(section)), section))
     left = len(body) - len(filled)
     dense_header = replace(header, body_check=zlib.crc32(bytes(left), zlib.crc32(filled)), is_dense=True)
     return encode_header(dense_header) + head + filled, left
 
 
-def _compress_section(data: bytes) -> bytes:
+def _compress_section(data: Bytes) -> Bytes:
     batch = _read_stream(data)
-    dense = _write_stream(batch, level=DENSE_LEVEL)
+    dense = b"".join(_write_stream(batch, level=DENSE_LEVEL))
     if not _read_stream(dense).equals(batch, check_metadata=True):
         raise CorruptionError("a block is another one when it is compressed harder", hint="say so to who makes Tidemark")
     return min(data, dense, key=len)
 
 
-def is_sound(header: Header, rest: bytes) -> bool:
+def is_sound(header: Header, rest: Bytes) -> bool:
     """Whether `rest`, what follows the header, is the head and the body that were written."""
     body = memoryview(rest)[header.head_bytes :]
     return is_sound_head(header, rest[: header.head_bytes]) and _is_whole(body, header.body_bytes, header.body_check)
 
 
-def is_sound_head(header: Header, head: bytes) -> bool:
+def is_sound_head(header: Header, head: Bytes) -> bool:
     return _is_whole(head, header.head_bytes, header.head_check)
 
 
-def _is_whole(data: bytes | memoryview, size: int, check: int) -> bool:
+def _is_whole(data: Bytes, size: int, check: int) -> bool:
     return len(data) == size and zlib.crc32(data) == check
 
 
-def decode_gtids(head: bytes) -> tuple[str, str]:
+def decode_gtids(head: Bytes) -> tuple[str, str]:
     """The GTID sets before and after a block."""
-    found = json.loads(head)
+    found = json.loads(bytes(head))
     return found["before"], found["after"]
 
 
 class Heads:
     """The transactions of a block that is sound, without their records. What finds a place needs no more, and no Arrow."""
 
-    def __init__(self, header: Header, body: bytes) -> None:
+    def __init__(self, header: Header, body: Bytes) -> None:
         self._before = header.before
         count = header.transactions
         try:
             section = next(_split_sections(body))
-            data = zlib.decompress(section[1:]) if section[0] else section[1:]
+            data = zlib.decompress(section[1:]) if section[0] else bytes(section[1:])
             self._columns: dict[str, Sequence[Any]] = {}
             at = 0
             for name, kind in _COLUMNS.items():
@@ -261,7 +267,7 @@ class Heads:
         return found
 
 
-def decode_transactions(header: Header, body: bytes, chosen: Chosen | None = None) -> list[Transaction]:
+def decode_transactions(header: Header, body: Bytes, chosen: Chosen | None = None) -> list[Transaction]:
     """The transactions of a block that is sound. Of a part: the transaction with the records of this part."""
     import pyarrow as pa
 
@@ -274,7 +280,7 @@ def decode_transactions(header: Header, body: bytes, chosen: Chosen | None = Non
         raise CorruptionError(f"a block with sound checksums holds nonsense: {wrong}") from wrong
 
 
-def measure_body(header: Header, rest: bytes, most: int) -> int:
+def measure_body(header: Header, rest: Bytes, most: int) -> int:
     """How many bytes the sections of a block are once they are decompressed, by what stands before each buffer; more than
     `most` where the transactions alone are. Nothing else is decompressed. `rest`: its head and body."""
     import pyarrow as pa
@@ -287,7 +293,7 @@ def measure_body(header: Header, rest: bytes, most: int) -> int:
         raise CorruptionError(f"a block holds nonsense: {wrong}") from wrong
 
 
-def _measure_stream(data: bytes) -> int:
+def _measure_stream(data: Bytes) -> int:
     import pyarrow as pa
 
     size = 0
@@ -518,21 +524,26 @@ def _join_rows(shape: Shape, stretches: Sequence[Rows]) -> Any:
     )
 
 
-def _write_stream(batch: Any, *, level: int) -> bytes:
-    """A batch as a stream, compressed by a level of zstd; 0: not."""
+def _write_stream(batch: Any, *, level: int) -> Sequence[Bytes]:
+    """A batch as a stream, compressed by a level of zstd; 0: not. Then each buffer is copied once, to where its size is
+    known: a sink that grows costs five times as much."""
     import pyarrow as pa
 
+    if not level:
+        return [batch.schema.serialize(), batch.serialize(), _END]
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", level) if level else None, use_threads=False)
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", level), use_threads=False)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
         stream.write_batch(batch)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return [sink.getvalue()]
 
 
-def _read_stream(data: bytes, chosen: Chosen | None = None) -> Any:
+def _read_stream(data: Bytes, chosen: Chosen | None = None) -> Any:
     import pyarrow as pa
 
+    data = pa.py_buffer(
+        bytes(data)
+    )  # rows lie in it where they are not compressed, and there they begin where Arrow wants it
     with pa.ipc.open_stream(data, options=pa.ipc.IpcReadOptions(use_threads=False)) as stream:
         schema = stream.schema
         places = None if chosen is None else chosen(_shape_of(schema))
@@ -547,8 +558,9 @@ def _read_stream(data: bytes, chosen: Chosen | None = None) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _split_sections(body: bytes) -> Iterator[bytes]:
-    start = 0
+def _split_sections(body: Bytes) -> Iterator[memoryview]:
+    """The sections of a body, which are not copied."""
+    body, start = memoryview(body), 0
     while len(body) - start > _LENGTH.size:
         (length,) = _LENGTH.unpack_from(body, start)
         if not length:  # zeros fill it up

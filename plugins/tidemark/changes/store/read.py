@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 from tidemark.changes.store.block import HEADER_BYTES, Chosen, Header, Heads, decode_gtids, decode_transactions, find_shapes
 from tidemark.changes.store.disk import Disk, OpenFile
@@ -102,12 +103,12 @@ class Piece:
 class Stretch:
     """The transactions of one block or group; or a part of one transaction. Decoded when they are asked for.
 
-    `rest`: head and body, as stored. `chosen`: the columns of rows that are decoded. `size`: bytes once it is decompressed,
-    where that was measured.
+    `rest`: head and body, as stored: bytes, or a view of a reply. `chosen`: the columns of rows that are decoded. `size`:
+    bytes once it is decompressed, where that was measured.
     """
 
     header: Header
-    rest: bytes
+    rest: Any
     chosen: Chosen | None = None
     size: int = 0
 
@@ -120,7 +121,7 @@ class Stretch:
     def pieces(self) -> Sequence[Piece]:
         """The transactions, with their numbers. They share the Arrow batches of the block."""
         header = self.header
-        transactions = decode_transactions(header, self.rest[header.head_bytes :], self.chosen)
+        transactions = decode_transactions(header, memoryview(self.rest)[header.head_bytes :], self.chosen)
         return [Piece(seq, each, header.ends) for seq, each in enumerate(transactions, header.before.seq + 1)]
 
     @property

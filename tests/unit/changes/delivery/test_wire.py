@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tests.change_worlds import ORDERS, PEOPLE, START
 from tests.wire_client import Answer, read_event
 from tidemark.changes.delivery.http.events import Event, Reply, encode_checkpoint, encode_error, encode_events
 from tidemark.changes.delivery.http.frames import Frame, decode_frame, decode_stretch, encode_frame
-from tidemark.changes.delivery.http.schema import FIELDS, message_class
+from tidemark.changes.delivery.http.schema import FIELDS, message_class, read_fields
 from tidemark.changes.delivery.shards import Divider, Sharding
 from tidemark.changes.store.block import Draft, encode_block
 from tidemark.changes.store.layout import State
@@ -179,6 +180,25 @@ def test_protobuf_reads_what_is_written_without_it_and_knows_every_field() -> No
             assert read_event(again) == read_event(one.data)
     numbers = {name: [int(one.split()[-1]) for one in fields.split(", ")] for name, fields in FIELDS.items()}
     assert numbers["RdsEnvelope"] == [1, 2, 3, 4, 5, 6, 7, 8] and numbers["Column"] == list(range(1, 11))
+
+
+def test_fields_are_read_as_protobuf_reads_them_and_refused_where_it_refuses() -> None:
+    envelope = make_envelopes()["changes"]
+    known = message_class("RdsEnvelope").FromString(envelope)
+    found = dict(read_fields(memoryview(envelope)))
+    assert (found[1], found[2], found[6], bytes(found[3])) == (1, 1, known.totalEventCount, known.message)
+    other = message_class("RdsMessage")(messageCount=-1, messages=[b"", b"x" * 300]).SerializeToString()
+    fixed = b"\x51" + bytes(8) + b"\x55" + bytes(4)
+    assert [number for number, _ in read_fields(memoryview(other + fixed))] == [1, 3, 3]
+    cuts = [envelope[:end] for end in range(len(envelope))]
+    for data in (*cuts, other + fixed, fixed[:-1], b"\xff" * 9, b"\x08" + b"\xff" * 10 + b"\1", b"\x0e"):
+        try:
+            message_class("RdsEnvelope").FromString(data)
+        except DecodeError:
+            with pytest.raises(ValueError, match=r"cut off|wire type"):
+                list(read_fields(memoryview(data)))
+        else:
+            list(read_fields(memoryview(data)))
 
 
 @pytest.mark.parametrize("shard", [0, 1])

@@ -100,10 +100,10 @@ class PiecesResponse(Response):
 def _join_small(pieces: list[bytes]) -> Iterator[bytes]:
     """The same bytes in pieces that are neither tiny nor huge. Empties the list on the way."""
     pieces.reverse()
-    joined: list[bytes] = []
+    joined: list[memoryview] = []
     size = 0
     while pieces:
-        piece = pieces.pop()
+        piece = memoryview(pieces.pop())
         for start in range(0, len(piece), _PIECE):
             joined.append(piece[start : start + _PIECE])
             size += len(joined[-1])

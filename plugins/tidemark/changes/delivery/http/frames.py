@@ -54,11 +54,11 @@ def _with_rows(piece: ShardPiece) -> Transaction:
     return Transaction(whole.info, whole.gtid, whole.gtid_offset, records)
 
 
-def decode_stretch(data: bytes, chosen: Chosen | None = None) -> Stretch:
+def decode_stretch(data: bytes | memoryview, chosen: Chosen | None = None) -> Stretch:
     """A block that was sent, with its size. `chosen`: which columns of rows are decoded. Raises CorruptionError where it is
     not as it was written, or larger than any that is."""
     header = decode_header(data)
-    rest = data[HEADER_BYTES:]
+    rest = memoryview(data)[HEADER_BYTES:]
     if header is None or not is_sound(header, rest):
         raise CorruptionError("a reader sent a block that is damaged", hint="fetch again, from the last point")
     size = measure_body(header, rest, MOST_DECODED)
@@ -67,7 +67,7 @@ def decode_stretch(data: bytes, chosen: Chosen | None = None) -> Stretch:
     return Stretch(header, rest, chosen, size)
 
 
-def decode_frame(data: bytes) -> Frame:
+def decode_frame(data: bytes | memoryview) -> Frame:
     """A shard's block that was sent."""
     stretch = decode_stretch(data)
     pieces = []

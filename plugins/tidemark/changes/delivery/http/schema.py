@@ -1,12 +1,13 @@
 """The messages of the protocol, field by field (protobuf 3). Numbers and names are the original's; a client needs no more.
 
 `message_class` gives a message as a class of the `protobuf` package, made from this list. `encode_field` writes bytes
-without it: what is sent is the same bytes for the same changes, and a row costs a third.
+without it: what is sent is the same bytes for the same changes, and a row costs a third. `read_fields` reads without it: a
+message within a message is a view, and not a copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -97,6 +98,38 @@ def encode_field(number: int, value: int | str | bytes) -> bytes:
         return encode_varint(number << 3) + encode_varint(value)
     data = value.encode() if isinstance(value, str) else value
     return b"".join((encode_varint(number << 3 | 2), encode_varint(len(data)), data))
+
+
+def read_fields(data: memoryview) -> Iterator[tuple[int, Any]]:
+    """The fields of a message, in their order: numbers, 0 or larger, and views of what is longer. ValueError: it is no
+    message. Numbers of a fixed size, which no message here has, are left out."""
+    at, size = 0, len(data)
+    while at < size:
+        tag, at = _read_varint(data, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == 0:
+            value, at = _read_varint(data, at)
+            yield number, value
+            continue
+        if kind not in (1, 2, 5):
+            raise ValueError(f"field {number} is of wire type {kind}")
+        length, at = _read_varint(data, at) if kind == 2 else (8 if kind == 1 else 4, at)
+        if length > size - at:
+            raise ValueError(f"field {number} is cut off")
+        if kind == 2:
+            yield number, data[at : at + length]
+        at += length
+
+
+def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
+    found = shift = 0
+    while at < len(data) and shift < 70:
+        byte = data[at]
+        found |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return found, at
+    raise ValueError("a number is cut off")
 
 
 def encode_part(number: int, data: bytes) -> bytes:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from tidemark.changes.delivery.http.frames import Frame, decode_frame, decode_stretch
 from tidemark.changes.delivery.http.requests import MOST_BYTES, NORMAL, PROTOCOL_BUFFER, Subscription
-from tidemark.changes.delivery.http.schema import ERROR, UNDIVIDED, message_class
+from tidemark.changes.delivery.http.schema import ERROR, UNDIVIDED, message_class, read_fields
 from tidemark.changes.delivery.shards import Divider
 from tidemark.changes.delivery.storage_points import OtherStoreError
 from tidemark.changes.store.block import Chosen
@@ -44,7 +44,7 @@ KEPT_SECONDS = 3.0
 """A connection without a request is used again for so long. The reader closes one after five seconds."""
 SLOW_SECONDS, LEAST_SPEED = 5.0, 16 << 10
 """A reply that comes with fewer bytes a second, after so long, is given up."""
-_PIECE = 1 << 20
+_PIECE = 256 << 10
 _LATER = (408, 429, 500, 503)
 
 
@@ -107,7 +107,7 @@ class ReaderConnection:
             pass
         raise CorruptionError(f"the reader {self.url} answers {path} with no JSON object", subject=self.url)
 
-    def post(self, path: str, body: Mapping[str, Any], most: int = MOST_REPLY) -> bytes:
+    def post(self, path: str, body: Mapping[str, Any], most: int = MOST_REPLY) -> bytearray:
         """The body of the answer. UnreachableError: there is none, or not whole; else what the status means."""
         if time.monotonic() - self._used > KEPT_SECONDS:
             self._connection.close()  # the reader may have closed it; the next request opens it
@@ -147,24 +147,24 @@ class ReaderConnection:
         with suppress(OSError, AttributeError):  # it is closed already
             self._connection.sock.shutdown(socket.SHUT_RDWR)
 
-    def _read_body(self, response: http.client.HTTPResponse, most: int) -> bytes:
+    def _read_body(self, response: http.client.HTTPResponse, most: int) -> bytearray:
         size = response.length
         if size is None:
             raise CorruptionError(f"the reader {self.url} does not say how long its answer is", subject=self.url)
         if size > most:
             raise PermanentError(f"the reader {self.url} answers with more than {most} bytes", subject=self.url)
-        pieces, found, begun = [], 0, time.monotonic()
+        data, found, begun = bytearray(size), 0, time.monotonic()
         while found < size:
             piece = response.read1(min(_PIECE, size - found))
             if not piece:
                 raise http.client.IncompleteRead(b"", size - found)
-            pieces.append(piece)
+            data[found : found + len(piece)] = piece
             found += len(piece)
             taken = time.monotonic() - begun
             if taken > SLOW_SECONDS and found < taken * LEAST_SPEED and found < size:
                 raise UnreachableError(f"the reader {self.url} answers too slowly", subject=self.url)
         response.read()  # nothing is left; the connection takes the next request
-        return b"".join(pieces)
+        return data
 
 
 class ReaderClient:
@@ -219,13 +219,13 @@ class ReaderClient:
 
     def fetch(self, milliseconds: int = 1000, size: int = MOST_BYTES, events: int = 10_000) -> Received:
         """What comes next; nothing, after `milliseconds`."""
-        envelope, parts = self._fetch(milliseconds, size, events)
+        count, parts = self._fetch(milliseconds, size, events)
         if self.wanted.codec == PROTOCOL_BUFFER:
             read = message_class("RdsEvent").FromString
-            found = {shard: [read(data) for data in parts[shard].messages] for shard in sorted(parts)}
-            return Received(events=found, count=envelope.totalEventCount)
-        frames = [frame for shard in sorted(parts) for frame in self._read_blocks(shard, parts[shard].messages)]
-        return Received(frames, count=envelope.totalEventCount)
+            found = {shard: [read(bytes(data)) for data in parts[shard]] for shard in sorted(parts)}
+            return Received(events=found, count=count)
+        frames = [frame for shard in sorted(parts) for frame in self._read_blocks(shard, parts[shard])]
+        return Received(frames, count=count)
 
     def fetch_stretches(self, milliseconds: int = 1000, size: int = MOST_BYTES) -> Iterator[Stretch]:
         """The blocks that come next, as stored: of a session that began with a `seq`, undivided. Each is decompressed when
@@ -233,9 +233,9 @@ class ReaderClient:
         _, parts = self._fetch(milliseconds, size, 1)
         if any(shard != UNDIVIDED for shard in parts):
             raise CorruptionError(f"the reader {self._url} divided its blocks", subject=self._url)
-        return (self._decode(block) for shard in parts for block in parts[shard].messages)
+        return (self._decode(block) for blocks in parts.values() for block in blocks)
 
-    def _decode(self, block: bytes) -> Stretch:
+    def _decode(self, block: memoryview) -> Stretch:
         stretch = decode_stretch(block, self._chosen)
         try:
             stretch.pieces, stretch.gtids  # noqa: B018 (decoded here, and not where it is first used)
@@ -243,20 +243,26 @@ class ReaderClient:
             raise CorruptionError(f"the reader {self._url} sent no block of changes", subject=self._url) from wrong
         return stretch
 
-    def _fetch(self, milliseconds: int, size: int, events: int) -> tuple[Any, Any]:
-        from google.protobuf.message import DecodeError
-
+    def _fetch(self, milliseconds: int, size: int, events: int) -> tuple[int, Mapping[int, Sequence[memoryview]]]:
+        """How many events or rows came, and the messages of each shard: views of the reply."""
         asked = {"batchSize": events, "timeoutMs": milliseconds, "maxByteSize": size}
         data = self._connection.post("/v1/fetchMessages", asked)
         try:
-            envelope = message_class("RdsEnvelope").FromString(data)
-            if envelope.messageType == ERROR:
-                raise _make_error(self._url, envelope.error_code, envelope.error_message)
-            return envelope, message_class("RdsPartitionedMessage").FromString(envelope.message).partitionedMessages
-        except DecodeError as wrong:
+            envelope = dict(read_fields(memoryview(data)))
+            if envelope.get(2) == ERROR:
+                raise _make_error(self._url, *_tell_error(envelope))
+            parts: dict[int, list[memoryview]] = {}
+            for number, entry in read_fields(envelope.get(3, memoryview(b""))):
+                if number == 1:
+                    fields = dict(read_fields(entry))
+                    shard = fields.get(1, 0)
+                    shard -= shard >> 63 << 64  # it has a sign
+                    parts[shard] = [value for number, value in read_fields(fields.get(2, memoryview(b""))) if number == 3]
+            return envelope.get(6, 0), parts
+        except (ValueError, TypeError, LookupError) as wrong:
             raise CorruptionError(f"the reader {self._url} sent no RdsEnvelope", subject=self._url) from wrong
 
-    def _read_blocks(self, shard: int, blocks: Sequence[bytes]) -> Iterator[tuple[int, Frame]]:
+    def _read_blocks(self, shard: int, blocks: Sequence[memoryview]) -> Iterator[tuple[int, Frame]]:
         for block in blocks:
             if shard != UNDIVIDED:
                 yield shard, decode_frame(block)
@@ -298,11 +304,15 @@ class ReaderClient:
         }
 
 
-def _read_error(url: str, status: int, path: str, data: bytes) -> Exception:
+def _tell_error(envelope: Mapping[int, Any]) -> tuple[int, str]:
+    return envelope.get(4, 0), str(envelope.get(5, b""), "utf-8", "replace")
+
+
+def _read_error(url: str, status: int, path: str, data: bytearray) -> Exception:
     try:
         if path == "/v1/fetchMessages":
-            envelope = message_class("RdsEnvelope").FromString(data)
-            return _make_error(url, envelope.error_code or status, envelope.error_message)
+            code, message = _tell_error(dict(read_fields(memoryview(data))))
+            return _make_error(url, code or status, message)
         told = json.loads(data)
         return _make_error(url, status, f"{told['code']}: {told['error']}; {told['hint']}")
     except Exception:  # whatever decoding raises: the bytes are a reader's
