@@ -7,7 +7,7 @@ length and its text are written. Maps keep the table's order of columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -158,30 +158,32 @@ def encode_rows(transaction: Transaction, rows: Rows, sharding: Sharding) -> lis
     width = len(shape.columns)
     ops = batch.column(0).to_pylist()
     has_updates = Op.UPDATE in ops
-    sides: list[list[list[bytes]]] = []
-    for side in (0, 1):
-        is_side = [Op(op).has_after if side else Op(op).has_before for op in ops]
-        if any(is_side):
-            columns = [_encode_column(shape, number, side, batch, has_updates=has_updates) for number in range(width)]
-            sides.append([list(row) if has else [] for has, row in zip(is_side, zip(*columns, strict=True), strict=True)])
-        else:
-            sides.append([[]] * len(ops))
+    kinds = {Op(op) for op in set(ops)}
+    sides: list[list[bytes]] = []
+    for side, having in enumerate([{op for op in kinds if op.has_before}, {op for op in kinds if op.has_after}]):
+        if not having:
+            sides.append([b""] * len(ops))
+            continue
+        columns = [_encode_column(shape, number, side, batch, has_updates=has_updates) for number in range(width)]
+        images = map(b"".join, zip(*columns, strict=True))
+        sides.append(
+            [*images] if having == kinds else [b"" if op not in having else one for op, one in zip(ops, images, strict=True)]
+        )
     key = ",".join(shape.columns[place].name for place in find_key(sharding, shape))
     primary = ",".join(column.name for column in shape.columns if column.key)
     before, behind = _header_parts(transaction.info, transaction.gtid, _TableHeader(shape.table, key, primary))
     place_before, place_behind = _encode_place(transaction.info)
     database = p.encode_field(6, shape.database)
-    varint, event_types = p.encode_varint, {op: b"\x18" + bytes((_OPS[Op(op)],)) for op in set(ops)}
+    varint, event_types = p.encode_varint, {int(op): b"\x18" + bytes((_OPS[op],)) for op in kinds}
     numbers, moved = batch.column(INDEX).to_pylist(), batch.column(MOVED).to_pylist()
     found = []
     for number, op, old, new, other in zip(numbers, ops, *sides, moved, strict=True):
         index = b"\x18" + varint(number) if number else b""
         size = len(place_before) + len(index) + len(place_behind)
         header = b"".join((before, varint(size), place_before, index, place_behind, behind))
-        data = b"".join((*old, *new))
         props = b"" if other is None and op != Op.READ else _row_props(op, other)
-        parts = (b"\x0a", varint(len(header)), header, event_types[op], b"\x22", varint(len(data)), data, props, database)
-        found.append((number, b"".join(parts)))
+        head = (b"\x0a", varint(len(header)), header, event_types[op], b"\x22", varint(len(old) + len(new)))
+        found.append((number, b"".join((*head, old, new, props, database))))
     return found
 
 
@@ -195,12 +197,9 @@ def _encode_column(shape: Shape, number: int, side: int, batch: Any, *, has_upda
     width = len(shape.columns)
     array = batch.column(3 + side * width + number)
     entries = _entries_of(shape.columns[number], number, side)
-    heads, make, null = entries.heads, entries.make_head, entries.null
+    heads, null = entries.heads, entries.null
     values = _print_values(array)
-    found = [
-        null if value is None else (head := heads.get(len(value)) or make(len(value)))[0] + value + head[1]
-        for value in values
-    ]
+    found = [null if value is None else (head := heads[len(value)])[0] + value + head[1] for value in values]
     if side and has_updates:
         for row in _find_updated(batch, width, number):
             found[row] = entries.of_updated(values[row])
@@ -242,8 +241,22 @@ def _entries_of(column: Column, number: int, side: int) -> _Entries:
     return _Entries(column, number, side)
 
 
+class _Heads(dict[int, tuple[bytes, bytes]]):
+    """By the length of a value, what stands before and behind it. Of the first lengths it is kept."""
+
+    def __init__(self, make: Callable[[int], tuple[bytes, bytes]]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, size: int) -> tuple[bytes, bytes]:
+        found = self._make(size)
+        if len(self) < MOST_SIZES:
+            self[size] = found
+        return found
+
+
 class _Entries:
-    """The map entries of one column. `heads`: by the length of a value, what stands before and behind it."""
+    """The map entries of one column."""
 
     def __init__(self, column: Column, number: int, side: int) -> None:
         word = re.split(r"[ (]", column.type, maxsplit=1)[0]
@@ -254,7 +267,7 @@ class _Entries:
         self._end = p.encode_field(10, column.type)
         self._key = p.encode_field(1, name)
         self._tag = b"\x12" if side else b"\x0a"
-        self.heads: dict[int, tuple[bytes, bytes]] = {}
+        self.heads = _Heads(lambda size: self._parts_of(size, b""))
         self.null = self._wrap(self._begin + b"\x30\x01" + self._end)
         self.absent = self._wrap(self._begin + _ABSENT + self._end)
 
@@ -263,13 +276,6 @@ class _Entries:
             return self._wrap(self._begin + b"\x28\x01\x30\x01" + self._end)
         head, tail = self._parts_of(len(value), b"\x28\x01")
         return head + value + tail
-
-    def make_head(self, size: int) -> tuple[bytes, bytes]:
-        """Keep what stands before and behind a value of this size."""
-        found = self._parts_of(size, b"")
-        if len(self.heads) < MOST_SIZES:
-            self.heads[size] = found
-        return found
 
     def _parts_of(self, size: int, updated: bytes) -> tuple[bytes, bytes]:
         """An empty text is a value: it is there, and not null."""

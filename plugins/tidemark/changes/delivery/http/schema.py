@@ -8,7 +8,7 @@ message within a message is a view, and not a copy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 PARTITIONED, MESSAGE, ERROR = 1, 2, 3  # messageType
@@ -77,8 +77,9 @@ def _add_field(message: Any, kind: str, name: str, number: int, *, repeated: boo
 # bytes
 
 
+@lru_cache(maxsize=1 << 14)
 def encode_varint(number: int) -> bytes:
-    """A number as protobuf writes it; a negative one has ten bytes."""
+    """A number as protobuf writes it; a negative one has ten bytes. Lengths are the same few thousand numbers."""
     if 0 <= number < 128:
         return bytes((number,))
     number &= (1 << 64) - 1
