@@ -209,9 +209,10 @@ def join(
     token: str = TOKEN,
     only: Sequence[int] | None = None,
     timeout: float = 2.5,
+    patience: float = 0.5,
 ) -> ReaderStream:
     """A member of the task at these readers, quick in all that it waits for."""
-    pace = {"look_seconds": 0.05, "late_seconds": 0.2, "patience_seconds": 0.5}
+    pace = {"look_seconds": 0.05, "late_seconds": 0.2, "patience_seconds": patience}
     address = Address([one.url for one in readers], token, timeout=timeout, **pace)  # type: ignore[arg-type]
     return ReaderStream(address, member, Wanted("billing", "orders", shards), options, only=only, chance=lambda: 0.0)
 

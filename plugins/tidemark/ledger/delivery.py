@@ -87,6 +87,22 @@ def read_task(connection: Connection, name: str, *, lock: bool = False) -> TaskR
     return None if row is None else _as_task(row)
 
 
+def read_task_points(connection: Connection, name: str) -> tuple[TaskRow, dict[int, StoragePoint]] | None:
+    """Return a task and shard → point as of one moment, None if there is no such task.
+
+    PostgreSQL shows each statement what is committed by then: a rewind between two of them changes both. So the task is read
+    again behind its points.
+    """
+    task = read_task(connection, name)
+    while task is not None:
+        points = read_points(connection, name)
+        after = read_task(connection, name)
+        if after == task:
+            return task, points
+        task = after
+    return None
+
+
 def list_tasks(connection: Connection, source: str = "") -> list[TaskRow]:
     """Return all tasks, or those of a source, by name."""
     sql = "SELECT * FROM change_task WHERE :source IN ('', source) ORDER BY name"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
 
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.delivery import (
@@ -13,6 +16,7 @@ from tidemark.ledger.delivery import (
     move_point,
     read_points,
     read_task,
+    read_task_points,
     replace_points,
 )
 from tidemark.ledger.leases import Leases, this_process
@@ -53,6 +57,27 @@ def test_what_a_slow_member_writes_behind_a_rewind_is_not_written(ledger: Ledger
         assert not move_point(connection, ("billing", 1), POINT, replace(POINT, seq=8), fence=1)
         assert read_task(connection, "billing") == changed
         assert read_points(connection, "billing") == {0: back}
+
+
+def test_a_task_and_its_points_are_read_as_of_one_moment(ledger: Ledger) -> None:
+    """Also where another one replaces both between the two statements, which PostgreSQL shows."""
+    with ledger.write() as connection:
+        create_task(connection, TASK, {0: POINT, 1: POINT})
+    replaced: list[str] = []
+
+    def replace_before_points(*seen: Any) -> None:
+        if "FROM change_point" in seen[2] and not replaced:
+            replaced.append(seen[2])
+            with ledger.write() as other:
+                replace_points(other, replace(TASK, shards=1, version_ts=6), {0: replace(POINT, version_ts=6)})
+
+    sa.event.listen(ledger.engine, "before_cursor_execute", replace_before_points)
+    with ledger.read() as connection:
+        found = read_task_points(connection, "billing")
+        assert found is not None and replaced
+        task, points = found
+        assert task.shards == len(points) and {point.version_ts for point in points.values()} == {task.version_ts}
+        assert read_task_points(connection, "other") is None
 
 
 def test_leases_are_listed_by_the_beginning_of_their_names(ledger: Ledger) -> None:

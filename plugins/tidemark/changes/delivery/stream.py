@@ -43,7 +43,7 @@ from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.read import Reader, open_whole
 from tidemark.errors import LeaseHeldError, LeaseLostError, NotFoundError, RetryableError, TidemarkError, UsageError
 from tidemark.ledger.database import Ledger
-from tidemark.ledger.delivery import StoragePoint, TaskRow, move_point, read_points, read_task
+from tidemark.ledger.delivery import StoragePoint, TaskRow, move_point, read_points, read_task, read_task_points
 from tidemark.ledger.leases import Lease, Leases, assert_held, boot_clock
 
 LEASE_SECONDS = 45.0
@@ -440,11 +440,11 @@ class Stream(BatchStream):
             self._renew()
             began = self.clock()
             with self.ledger.read() as connection:
-                task = read_task(connection, self.task.name)
+                found = read_task_points(connection, self.task.name)
                 rows = self.leases.list_named(connection, lease_prefix(self.task.name))
-                points = read_points(connection, self.task.name)
-            if task is None:
+            if found is None:
                 raise NotFoundError(f"task {self.task.name} is not in the ledger any more", subject=self.task.name)
+            task, points = found
             fences = {row.name: row.fence for row in rows}
             if self._member is None or fences.get(self._member.name) != self._member.fence:
                 self._rejoin()

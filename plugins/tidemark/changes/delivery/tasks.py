@@ -34,6 +34,7 @@ from tidemark.ledger.delivery import (
     read_batch,
     read_points,
     read_task,
+    read_task_points,
     replace_points,
 )
 from tidemark.ledger.journal import record_decision
@@ -231,9 +232,12 @@ def apply_change(ledger: Ledger, change: Change, action: str, **detail: Any) -> 
 
 
 def _read_all(ledger: Ledger, name: str) -> tuple[TaskRow, dict[int, StoragePoint]]:
-    task = find_task(ledger, name)
+    find_task(ledger, name)  # raises the error that names those there are
     with ledger.read() as connection:
-        return task, read_points(connection, name)
+        found = read_task_points(connection, name)
+    if found is None:
+        raise NotFoundError(f"task {name} is not in the ledger any more", subject=name)
+    return found
 
 
 def _name_undo(name: str, was: Mapping[int, StoragePoint], shards: int) -> list[str]:

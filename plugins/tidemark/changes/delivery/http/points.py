@@ -63,6 +63,7 @@ from tidemark.ledger.delivery import (
     read_points,
     read_sink_tables,
     read_task,
+    read_task_points,
 )
 from tidemark.ledger.leases import Lease, LeaseRow, Leases, assert_held
 
@@ -94,9 +95,12 @@ class TaskPoints:
 
     def tell(self, name: str) -> dict[str, Any]:
         """The task, and the point of each shard in the words of the seed."""
-        task = self.find(name)
+        self.find(name)  # raises where there is none
         with self.leases.ledger.read() as connection:
-            points = read_points(connection, name)
+            found = read_task_points(connection, name)
+        if found is None:
+            raise NotFoundError(f"task {name} is not in the ledger any more", subject=name)
+        task, points = found
         return {
             "taskName": task.name,
             "serviceGroupName": task.source,
