@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.commanded import run_here
-from tests.dump_worlds import start_server
+from tests.dump_worlds import REAL_SERVERS, closed, start_pair, start_server
 from tests.e2e.test_capture_server import Orders
 from tests.services.mariadb import MariaDb
 from tidemark.changes.binlog.layout import IN_USE, MAGIC
@@ -49,8 +49,8 @@ def orders(tmp_path: Path, server: MariaDb) -> Orders:
     return found
 
 
-def mirrored(orders: Orders) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((orders.folder / "store" / "mirror" / "1").iterdir())}
+def mirrored(orders: Orders, change_id: int = 1) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((orders.folder / "store" / "mirror" / str(change_id)).iterdir())}
 
 
 def closed_logs(server: MariaDb) -> dict[str, bytes]:
@@ -119,3 +119,56 @@ def test_a_server_that_keeps_its_logs_encrypted_is_refused_by_name(tmp_path: Pat
         orders = Orders(tmp_path, server)
         orders.config.write_text(orders.config.read_text() + "mirror = true\n")
         orders.run("capture", "orders").refused(6, "keeps its logs encrypted")
+
+
+class TestAnotherServer:
+    """A change id of which the store has nothing yet: the logs of one server are kept, and then those of another."""
+
+    @pytest.fixture(params=REAL_SERVERS)
+    def pair(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[MariaDb, MariaDb, Orders]]:
+        table = "CREATE TABLE shop.orders (id INT PRIMARY KEY, name VARCHAR(20), paid DECIMAL(10,2))"
+        with start_pair(request.param) as (first, second):
+            for server in (first, second):
+                server.run("CREATE DATABASE shop", table)
+                server.reset()
+            orders = Orders(tmp_path, first)
+            orders.config.write_text(orders.config.read_text() + "mirror = true\n")
+            yield first, second, orders
+
+    def test_each_log_is_wholly_of_one_server(self, pair: tuple[MariaDb, MariaDb, Orders]) -> None:
+        first, second, orders = pair
+        first.run("FLUSH BINARY LOGS")
+        assert orders.run("capture", "orders").json["transactions"] == 0
+        assert len(mirrored(orders)) == 2, "of the first server"
+        name_server(orders, second)
+        second.commit("1-1-1", INSERT)
+        assert orders.run("capture", "orders").json["transactions"] == 1
+        assert mirrored(orders) == sent_logs(second)
+
+        first.commit("1-1-1", INSERT)
+        name_server(orders, first)
+        assert orders.run("capture", "orders").json["transactions"] == 0
+        time.sleep(1.1)  # a log of another second
+        first.run("DELETE FROM shop.orders")
+        first.reset()
+        first.commit("1-1-1", INSERT)
+        first.run("FLUSH BINARY LOGS")
+        first.commit("2-2-1", "INSERT INTO shop.orders VALUES (2, 'b', 2)")
+        assert orders.run("capture", "orders").json["transactions"] == 1
+        assert orders.run("show").json["sources"][0]["change_id"] == 2
+        last = first.logs[-1].name
+        assert mirrored(orders, 2) == {last: sent_logs(first)[last]}, "by GTID the log before is left out"
+        assert mirrored(orders) == sent_logs(second), "what is proved stays"
+
+
+INSERT = "INSERT INTO shop.orders VALUES (1, 'a', 1)"
+
+
+def name_server(orders: Orders, server: MariaDb) -> None:
+    orders.config.write_text(orders.config.read_text().replace(str(orders.server.port), str(server.port)))
+    orders.server = server
+
+
+def sent_logs(server: MariaDb) -> dict[str, bytes]:
+    """All logs of a server that runs, as it sends them."""
+    return {path.name: closed(path.read_bytes()) for path in server.logs}

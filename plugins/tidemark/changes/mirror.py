@@ -5,6 +5,10 @@ log here ends where the store ends, or behind it. A capture that goes on writes 
 same ones, so a death at any moment takes nothing that was there.
 
 A dump may begin inside of a log, and one by a GTID set leaves transactions out. What is lacking then is fetched by position.
+
+Before a change id has its first transaction, another server may come in the place of the one whose logs were begun to be
+kept, or new logs of the same one. Their first events tell them apart: a log that is another one is begun anew. Two that one
+server made in the same second are told apart only by the bytes that are written again.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 
-from tidemark.changes.binlog.layout import MAGIC, EventType
+from tidemark.changes.binlog.layout import HEADER_BYTES, MAGIC, EventType, read_header
 from tidemark.changes.connection.model import Dump, FilePosition, RawEvent
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.layout import mirror_path
@@ -34,6 +38,7 @@ class Mirror:
         self.open_from = open_from
         self._address: Address = ("", 0)
         self._change_id = 0
+        self._is_begun = True
         self._held: list[RawEvent] | None = None  # what comes while it is not proved that these are the store's logs
         self._log = self._path = ""
         self._there = 0  # bytes that the log had here before this dump
@@ -46,11 +51,14 @@ class Mirror:
         """What comes next comes from this one of the source's servers."""
         self._address = address
 
-    def keep(self, events: Iterable[RawEvent], change_id: int, *, is_proved: bool) -> Iterator[RawEvent]:
+    def keep(
+        self, events: Iterable[RawEvent], change_id: int, *, is_proved: bool, is_begun: bool = True
+    ) -> Iterator[RawEvent]:
         """The events of a dump, each kept before it is given. What is not proved to be of the store's logs is held until
-        `prove`. Raises what fetching raises; PermanentError: the server does not send a log whole."""
+        `prove`. `is_begun`: the store has a transaction of the change id. Raises what fetching raises; PermanentError: the
+        server does not send a log whole."""
         self.sync()
-        self._change_id, self._log, self._at = change_id, "", 0
+        self._change_id, self._log, self._at, self._is_begun = change_id, "", 0, is_begun
         self._held = None if is_proved else []
         return self._keep_all(events)
 
@@ -64,8 +72,19 @@ class Mirror:
         """Make durable what was taken."""
         if self._waiting:
             data, self._waiting, self._waiting_bytes = b"".join(self._waiting), [], 0
+            begin = self._at - len(data)
             # CRASH WINDOW: bytes here of which the store has nothing yet; the next capture writes them again.
-            self.disk.overwrite(self._path, self._at - len(data), data)
+            if self._may_stay(begin, data):
+                self.disk.overwrite(self._path, begin, data)
+            else:
+                self.disk.append(self._path, begin, data)
+
+    def _may_stay(self, begin: int, data: bytes) -> bool:
+        """Whether what a log has from byte `begin` on are the bytes that come now, and maybe more behind them."""
+        if begin >= self._there:
+            return True
+        with self.disk.open_file(self._path) as file:
+            return data.startswith(file.read(begin, len(data)))
 
     def _keep_all(self, events: Iterable[RawEvent]) -> Iterator[RawEvent]:
         for raw in events:
@@ -82,7 +101,7 @@ class Mirror:
             is_first = not self._log
             if not is_first:
                 self._end_log()
-            self._begin_log(raw.file)
+            self._begin_log(raw, is_first=is_first)
             if is_first:
                 return  # the format description, which a dump may change at its beginning
         if not self._at and raw.position > _BEGIN and raw.position <= self._there:
@@ -92,16 +111,33 @@ class Mirror:
         if raw.position >= self._at:
             self._write(raw)
 
-    def _begin_log(self, log: str) -> None:
-        if "/" in log:
-            raise CorruptionError(f"the server names a log {log!r}", subject=log)
-        self._log, self._path = log, mirror_path(self._change_id, log)
+    def _begin_log(self, first: RawEvent, *, is_first: bool) -> None:
+        """`is_first`: it is the dump's first log."""
+        if "/" in first.file:
+            raise CorruptionError(f"the server names a log {first.file!r}", subject=first.file)
+        self._log, self._path = first.file, mirror_path(self._change_id, first.file)
         self._at, self._is_ended = 0, False
+        self._there = self._measure(first)
+        if not self._there and not self._is_begun and is_first:
+            # CRASH WINDOW: nothing is kept of a change id of which the store has nothing: its logs are kept again.
+            self.disk.remove_tree(mirror_path(self._change_id, ""))
+
+    def _measure(self, first: RawEvent) -> int:
+        """How many bytes are here of a log with this first event. One that is another log is removed."""
         try:
             with self.disk.open_file(self._path) as file:
-                self._there = file.size
+                size, head = file.size, file.read(_BEGIN, HEADER_BYTES)
         except FileNotFoundError:
-            self._there = 0
+            return 0
+        try:
+            is_same = read_header(head)[:3:2] == first.header[:3:2]  # when it was begun, and by which server
+        except CorruptionError:
+            is_same = False  # a power loss left it torn
+        if is_same:
+            return size
+        # CRASH WINDOW: a log of which the store has no transaction is gone; the next capture fetches the one that is there.
+        self.disk.remove([self._path])
+        return 0
 
     def _end_log(self) -> None:
         """Nothing more comes of this log."""

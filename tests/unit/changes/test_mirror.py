@@ -220,3 +220,40 @@ class TestRetention:
         done = retain(disk, Retention(hours=100, most_bytes=1 << 19), START / 1e6 + 5 * 3600)
         assert done.retired == ("2026092115", "2026092116"), "until the store begins behind that log"
         assert list(mirrored(tmp_path)) == ["bin.000002", "bin.000003", "bin.000004", "bin.000005"]
+
+
+class TestALogThatIsAnotherOne:
+    """Under the name of one that is kept, and of which the store has no transaction."""
+
+    def begun_later(self, log: Path, folder: Path) -> Path:
+        folder.mkdir()
+        data = bytearray(log.read_bytes())
+        data[4] ^= 1  # the second in which it was begun
+        (folder / log.name).write_bytes(data)
+        return folder / log.name
+
+    def keep(self, root: Path, logs: list[Path], *, is_begun: bool) -> None:
+        mirror = Mirror(Disk(root), Server(logs).fetch)
+        for _ in mirror.keep(Server(logs).open_from(None)[0].events(), 1, is_proved=True, is_begun=is_begun):
+            pass
+        mirror.sync()
+
+    def test_it_is_begun_anew(self, tmp_path: Path, logs: list[Path]) -> None:
+        for is_begun in (True, False):
+            root, other = tmp_path / f"{is_begun}", self.begun_later(logs[0], tmp_path / f"other {is_begun}")
+            self.keep(root, logs, is_begun=True)
+            self.keep(root, [other], is_begun=is_begun)
+            left = {} if not is_begun else of_server(logs[1:])
+            assert mirrored(root) == of_server([other]) | left
+
+    def test_one_of_the_same_second_too_where_its_bytes_come_again(self, tmp_path: Path, logs: list[Path]) -> None:
+        other = tmp_path / logs[1].name
+        whole, third = logs[1].read_bytes(), list(open_files(logs[1:2]).events())[3]
+        other.write_bytes(whole[: third.position] + _other_timestamp(whole[third.position : third.end]))
+        self.keep(tmp_path / "s", logs[1:2], is_begun=False)
+        self.keep(tmp_path / "s", [other], is_begun=False)
+        assert mirrored(tmp_path / "s") == of_server([other])
+
+
+def _other_timestamp(event: bytes) -> bytes:
+    return bytes([event[0] ^ 1]) + event[1:]

@@ -277,7 +277,8 @@ class _Capture:
             events = chain([first], events)
             if mirror is not None:
                 singly = (each for each in events if isinstance(each, RawEvent))
-                events = mirror.keep(singly, self.change_id, is_proved=not comes_again)
+                is_begun = self.writer.state.info.change_id == self.change_id
+                events = mirror.keep(singly, self.change_id, is_proved=not comes_again, is_begun=is_begun)
             rules, offset = replace(self.job.rules, change_id=self.change_id), self.writer.state.gtid_offset
             if rules.catalog is not None:
                 rules.catalog.begin(self.change_id, self.writer.state.info.order[:3])
