@@ -116,7 +116,7 @@ class Sink:
         if self.settings.kind == DELTA:
             from tidemark.changes.sinks.delta import DeltaTables
 
-            return DeltaTables(self.root, self.name, name_folder)
+            return DeltaTables(self.root, self.name, name_delta_folder)
         if self.settings.kind == CATALOG:
             from tidemark.changes.sinks.catalog import CatalogFiles
 
@@ -129,6 +129,11 @@ class Sink:
 def name_folder(table: str) -> str:
     """The folder of a table, `database.table`: what is no letter, digit, `_`, `.` or `-` of ASCII is percent-encoded."""
     return quote(table, safe="")
+
+
+def name_delta_folder(table: str) -> str:
+    """The same of a Delta table, with `@` for `%`: the package `deltalake` decodes what is percent-encoded in a path."""
+    return name_folder(table).replace("%", "@")
 
 
 def find_sink(app: App, name: str) -> Sink:

@@ -66,6 +66,15 @@ def test_a_table_is_as_at_the_source(world: SinkWorld) -> None:
     assert table.transaction_version("tidemark:lake") == 1
 
 
+@pytest.mark.parametrize("table", ["заказы", "100%", "a/b", "q?m #", "😀"])
+def test_a_table_of_any_name(world: SinkWorld, table: str) -> None:
+    world.append(Rows.of(shaped(ID, NAME, table=table), [inserted(1, "a"), inserted(2, "b")]))
+    assert world.deliver().tables.keys() == {f"shop.{table}"}
+    world.append(Rows.of(shaped(ID, NAME, table=table), [updated((1, "a"), (1, table)), deleted(2, "b")]))
+    world.deliver()
+    assert rows_of(world, f"shop.{table}") == [(1, table)]
+
+
 @pytest.mark.full_after(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_changes_in_many_batches(world: SinkWorld, seed: int) -> None:
