@@ -22,6 +22,7 @@ from tests.services.mysql import MySql
 from tests.services.processes import soon, stop
 from tidemark.app import open_app
 from tidemark.changes.bootstrap.chunks import Tables
+from tidemark.changes.bootstrap.state import Table
 from tidemark.changes.connection.login import Server
 from tidemark.changes.sinks.deliver import Sink, find_sink
 from tidemark.changes.sinks.verify.verify import verify_sink
@@ -422,3 +423,30 @@ def test_a_store_that_went_on_at_another_server_than_the_snapshot(
         " where it stands in the store is not known",
     )
     assert lake.verify("lake").code == 0, "at the first"
+
+
+TWO_CHANGE_NAMES = "shop.kinds TO shop.k, shop.orders TO shop.kinds, shop.k TO shop.orders"
+
+
+@pytest.mark.parametrize("sql", ["shop.orders TO shop.later", TWO_CHANGE_NAMES])
+def test_a_table_that_is_renamed_while_its_rows_are_read(tmp_path: Path, server: MariaDb, sql: str) -> None:
+    lake, whole, renamed = Lake(tmp_path, server), Tables.open_chunk, []
+    server.run("DROP TABLE shop.kinds", "CREATE TABLE shop.kinds LIKE shop.orders")
+    server.run("INSERT INTO shop.kinds (id) VALUES (7), (900)")
+    lake.config.write_text(lake.config.read_text().replace("[sinks.lake]", "bootstrap_rows = 200\n[sinks.lake]", 1))
+
+    def rename_and_open(tables: Tables, name: str, known: Table, *given: Any) -> Any:
+        if name == "shop.orders" and known.chunks and not renamed:
+            renamed.append(server.run(f"RENAME TABLE {sql}"))
+        return whole(tables, name, known, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tables, "open_chunk", rename_and_open)
+        first = run_here(lake.config, "changes", "capture", "orders")
+    assert renamed and (first.code == 0 or "shop.orders" in first.json["error"]), first
+    states = lake.capture_and_deliver()
+    assert set(states.values()) == {"whole"}, states
+    said = lake.verify("lake")
+    names = [name for (name,) in server.run("SHOW TABLES FROM shop")]
+    there = {f"shop.{name}": server.run(f"SELECT COUNT(*) FROM shop.{name}")[0][0] for name in names}
+    assert said.code == 0 and {one["name"]: one["rows"] for one in said.json["tables"] if one["rows"]} == there, said

@@ -93,6 +93,10 @@ class Tables:
             server.ask(f"SET SESSION {setting}")
         self._charsets = read_charsets(server)
 
+    def list_again(self) -> None:
+        """See which tables are there now."""
+        self.there = list_tables(self.server)
+
     @contextmanager
     def open_chunk(self, name: str, known: Table, most_rows: int = CHUNK_ROWS) -> Iterator[Chunk]:
         """The next chunk of a table. The rows of one without a key come while this is open, and all of them.

@@ -12,11 +12,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import Any
 
-from tidemark.changes.bootstrap.state import State, read_state, write_state
+from tidemark.changes.bootstrap.state import OPEN, State, read_state, write_state
 from tidemark.changes.bootstrap.tables import Name
+from tidemark.changes.capture.definitions import Place
 from tidemark.changes.store.disk import Disk, read_document
+from tidemark.changes.store.view import read_next_view
 
 FOLDER = "asked"
 FORMAT = 1
@@ -37,6 +40,20 @@ def write_request(disk: Disk, request: Request, clock: Callable[[], int] = time.
     path = f"{FOLDER}/{clock():020}.json"
     disk.publish(path, json.dumps({"format": FORMAT, **asdict(request)}, ensure_ascii=False).encode())
     return path
+
+
+def ask_renamed(disk: Disk, renames: Sequence[tuple[str, str]], place: Place) -> None:
+    """Ask for the tables of a statement, (former, new) name of each, where one of them is not read whole. A name has the
+    rows of another table then: what was read of it does not count, and what is read of another does not stand there.
+    `place`: of its transaction. The one with which the store ends is read again each time, and was asked for."""
+    if place <= read_next_view(disk).end.info.order[:3]:
+        return
+    # A server with lower_case_table_names names a table in another case than its statements.
+    names = {name.lower() for pair in renames for name in pair}
+    if any(table.state in OPEN and name.lower() in names for name, table in read_state(disk).tables.items()):
+        wanted = {name for _, new in renames for name in (new, new.lower())}
+        # CRASH WINDOW: asked, and the statement is not stored: it comes again, and they are read from the start once more.
+        write_request(disk, Request(sorted(map(escape, wanted)), again=True))
 
 
 def list_requests(disk: Disk) -> list[str]:

@@ -111,12 +111,16 @@ class _Bootstrap:
         while True:
             if self.catalog is not None:
                 state = self._forget_gone(state, self.catalog).with_parked(self.catalog.parked)
-            state = take_requests(self.job.disk, state, self.tables.there, self.job.rules.wants)
+            if list_requests(self.job.disk):
+                self.tables.list_again()
+                state = take_requests(self.job.disk, state, self.tables.there, self.job.rules.wants)
             left = [name for name in state.list_open() if name not in tried]
             if not left:
                 break
             name = next((one for one in left if state.tables[one].state == READING), left[0])
             table = self._read_chunk(state, name, made)
+            if table is None:
+                continue
             if table.state == DONE:
                 made.done.append(name)
             elif table.state != READING:
@@ -133,8 +137,9 @@ class _Bootstrap:
             catalog.note_read(name)
         return state
 
-    def _read_chunk(self, state: State, name: str, made: Bootstrapped) -> Table:
-        """Append the next chunk of a table, and the changes up to it. Returns how far the table is then."""
+    def _read_chunk(self, state: State, name: str, made: Bootstrapped) -> Table | None:
+        """Append the next chunk of a table, and the changes up to it. Returns how far the table is then. None: something is
+        asked, which the changes up to it may do where they rename tables."""
         table = state.tables[name]
         if name not in self.tables.there:
             return replace(table, state=GONE)
@@ -146,6 +151,8 @@ class _Bootstrap:
                 except PermanentError as refused:
                     return _refuse(table, refused, made)
                 self._capture_up_to(chunk.place, name, made)
+                if list_requests(self.job.disk):
+                    return None
                 certain = self.between.settle(chunk)
                 if certain is not None:
                     after = self._append(state, name, table, certain, begun)

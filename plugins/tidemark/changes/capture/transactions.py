@@ -10,7 +10,7 @@ table that the log does not describe. With `unsafe = "mark"` a record stands in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -22,7 +22,7 @@ from tidemark.changes.binlog.layout import FormatDescription, Header
 from tidemark.changes.binlog.reader import Event, EventDecoder, Plain
 from tidemark.changes.binlog.rows import Rows
 from tidemark.changes.binlog.tables import Table
-from tidemark.changes.capture.definitions import Catalog, Where
+from tidemark.changes.capture.definitions import Catalog, Place, Where, find_renames, read_statement
 from tidemark.changes.capture.identity import number_of
 from tidemark.changes.capture.plain import Feed, Gtids, Head, Run, Stretch, make_run
 from tidemark.changes.capture.rows import MOST_BYTES, Item, count_bytes
@@ -82,12 +82,15 @@ class _PlainGroup(NamedTuple):
 @dataclass(frozen=True)
 class Rules:
     """What a capture takes. `wants(database, table)`; `stops`: whether what cannot be trusted ends it. `catalog`: what
-    describes tables that the log does not; None: nothing."""
+    describes tables that the log does not; None: nothing. `on_renames` is told the (former, new) names of tables, and
+    where the transaction of the statement begins (change id, number of the log, offset): before it is stored, and once more
+    where it is read again."""
 
     wants: Callable[[str, str], bool]
     change_id: int = 1
     stops: bool = True
     catalog: Catalog | None = None
+    on_renames: Callable[[Sequence[tuple[str, str]], Place], object] = lambda *_: None
 
 
 class Transactions:
@@ -387,6 +390,8 @@ class _Open:
         elif isinstance(body, Query):
             if self.rules.catalog is not None:
                 self.rules.catalog.note_statement(body, self._find_place(event.position))
+            if read_statement(body, (0, 0, 0)) is not None and (renames := find_renames(body)):
+                self.rules.on_renames(renames, (self.rules.change_id, number_of(self.begins[0]), self.begins[1]))
             yield from self._take_statement(body)
         elif isinstance(body, Incident):
             yield from self._distrust(*_describe_incident(body))

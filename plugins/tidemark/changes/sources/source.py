@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -266,7 +267,8 @@ def _make_rules(source: Source, progress: Progress, *, files: bool = False) -> R
         catalog = Catalog(source.disk, login_of(settings), progress)
     else:
         forget_definitions(source.disk)  # statements come that nobody holds against them
-    return Rules(wants_of(settings), stops=settings.unsafe == "stop", catalog=catalog)
+    renamed = partial(requests.ask_renamed, source.disk)
+    return Rules(wants_of(settings), stops=settings.unsafe == "stop", catalog=catalog, on_renames=renamed)
 
 
 def _tell_parked(source: Source, rules: Rules) -> None:
