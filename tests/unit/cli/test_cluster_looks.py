@@ -104,6 +104,8 @@ def test_the_picture_is_one_file_that_names_every_node(world: ClusterWorld, tmp_
     text = page.read_text()
     assert all(f">{name}</text>" in text for name in ("n1", "n2", "n3", "n4"))
     assert "class='some'" in text and "on their way to it" in text
+    assert text.count("<div class='unsynced'>") == 2 * 4 and text.count("its folder has no log") == 2 * 4
+    assert text.count("it has no record yet") == 4, "of each group"
     assert "http" not in text.replace("http-equiv", "")
 
 

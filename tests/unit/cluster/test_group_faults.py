@@ -6,6 +6,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -30,10 +31,14 @@ from tidemark.ledger.backup import back_up
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
 from tidemark.operations.decisions import owners_dismiss, owners_transfer
 from tidemark.operations.housekeeping import housekeep
+from tidemark.proof.cluster.page import render_page
 from tidemark.proof.cluster.replicas import show_replicas
+from tidemark.proof.cluster.show import show_cluster
 from tidemark.proof.overview import status
+from tidemark.proof.prove import why
 from tidemark.proof.status import ClusterStatus
 from tidemark.proof.verify.verify import verify
+from tidemark.receiver.iotdb.load import load_iotdb
 from tidemark.receiver.load.load import load
 from tidemark.receiver.merge.merge import merge
 from tidemark.settings.model import NodeSettings, ReceiverSettings
@@ -226,6 +231,7 @@ def test_by_a_ledger_that_is_older_than_the_nodes_nothing_is_left_over(centre: L
         partial(resync_member, node=lost, header=stranger),
         partial(resync_member, node=lost),
         partial(force_group, header=stranger),
+        lambda app, receiver: load_iotdb(app, replace(receiver, iotdb="iotdb://root@127.0.0.1:1")),
     ]
     audited = centre.sql("SELECT COUNT(*) FROM audit")
     for act in acts:
@@ -238,6 +244,11 @@ def test_by_a_ledger_that_is_older_than_the_nodes_nothing_is_left_over(centre: L
     assert (status(centre.app).exit_code, cluster_status(centre).ahead) == (6, (centre.header,))
     with pytest.raises(PermanentError, match="its catalog is an older one"):
         centre.rows()
+    told = show_cluster(centre.app, centre.receiver)
+    assert told.as_json()["ahead"] == [centre.header] and "ledger rebuild" in told.older and told.older in render_page(told)
+    node = why(centre.app, f"node:{centre.header}")
+    assert node.state == "refused" and "ledger rebuild" in node.next
+    assert f"the last round of the watch found group {centre.header} ahead of the ledger" in node.evidence
     waits = {shown.group: shown.waits for shown in show_replicas(centre.app, centre.receiver).groups}
     assert waits[centre.header] == (
         f"the nodes are ahead of the ledger in group {centre.header}, so it is older than they are:"
@@ -248,6 +259,7 @@ def test_by_a_ledger_that_is_older_than_the_nodes_nothing_is_left_over(centre: L
     centre.reopen()
     housekeep(centre.app, centre.receiver)
     assert watch(centre).exit_code == 0 and not cluster_status(centre).ahead
+    assert why(centre.app, f"node:{centre.header}").state != "refused"
     assert check_cluster(centre.app, centre.receiver).exit_code == 0
     assert centre.rows() == rows((1, 10), (2, 20))
     assert centre.load().exit_code == 0 and len(centre.rows()) == 3

@@ -140,8 +140,10 @@ def _run_show(call: Call) -> Answer:
     view = show_cluster(call.app, receiver_of(call))
     if call.arguments.html:
         from tidemark.proof.cluster.page import render_page
+        from tidemark.proof.cluster.replicas import show_replicas
 
-        write_output(Path(call.arguments.html), render_page(view))
+        groups = show_replicas(call.app, receiver_of(call)).groups  # asks the nodes
+        write_output(Path(call.arguments.html), render_page(view, groups))
     return Answer(view.as_json(), lambda screen: print_cluster(screen, view))
 
 
@@ -293,6 +295,8 @@ def print_cluster(screen: Screen, view: ClusterView) -> None:
     _print_moves(screen, view)
     for path in view.roads:
         screen.print_line(f"  {path.source} to {path.node}: {path.road}")
+    if view.ahead:
+        screen.print_line(f"  {view.older}")
     if view.change is not None:
         from tidemark.cluster.nodes.cluster import command_of_change
 

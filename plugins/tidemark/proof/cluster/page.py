@@ -1,16 +1,19 @@
 """The cluster as one HTML file: a row per node, the slots from left to right, readable without network or script.
 
 Full colour: slots that a node heads; pale: slots of which it has a copy; amber with a stroke: slots on their way to it.
-Adjacent slots of one kind are one rectangle, so ten thousand slots stay a small page.
+Adjacent slots of one kind are one rectangle, so ten thousand slots stay a small page. Below them each data group with its
+members: their roles, and the versions at which their logs end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 
+from tidemark.cluster.replicas.core.roles import Role
 from tidemark.progress import format_size
+from tidemark.proof.cluster.replicas import GroupReplicasView, ReplicaView
 from tidemark.proof.cluster.view import ClusterView, MovingView, NodeView, spans_text
 from tidemark.proof.page_style import STYLE, escape_html
 
@@ -21,14 +24,20 @@ _WAYS = 200  # rows of the list below the map
 _MORE = """
 svg .copy { fill: var(--ok); opacity: .38 } .bar { background: var(--line); border-radius: 4px; width: 160px; height: 10px }
 .bar i { display: block; height: 10px; border-radius: 4px; background: var(--ok) }
+.members { display: flex; flex-wrap: wrap; gap: 8px } .waits { white-space: normal }
+.members div { border: 1px solid var(--line); border-left: 6px solid var(--line); border-radius: 6px; padding: 4px 10px;
+               width: 220px; font-size: 12px; white-space: normal; overflow-wrap: anywhere; background: var(--panel) }
+.members .master { border-color: var(--ok) } .members .slave { border-left-color: var(--ok) }
+.members .unsynced { border-left-color: var(--some) } .members .offline { border-style: dashed; border-color: var(--bad) }
 """
+_BOXES = {Role.MASTER: "master", Role.SLAVE: "slave", Role.UNSYNCED: "unsynced", Role.OFFLINE: "offline"}
 HEADS, COPY, COMING = "ok", "copy", "some"
 _SAID = {HEADS: "heads them", COPY: "has a copy", COMING: "on their way to it"}
 _RANK = (COMING, HEADS, COPY, "")
 
 
-def render_page(view: ClusterView) -> str:
-    """Render the whole HTML page. Pure."""
+def render_page(view: ClusterView, groups: Sequence[GroupReplicasView] = ()) -> str:
+    """Render the whole HTML page. `groups`: as the nodes told them. Pure."""
     at = datetime.fromtimestamp(view.made, UTC).strftime("%Y-%m-%d %H:%M UTC")
     counts = [node.slots for node in view.nodes if node.state in ("serving", "joining")] or [0]
     totals = [
@@ -40,13 +49,14 @@ def render_page(view: ClusterView) -> str:
     ]
     boxes = "".join(f'<div class="{kind}"><b>{number}</b>{text}</div>' for kind, number, text in totals)
     change = f"<div class='gap'>{escape_html(view.change.command)} is {view.change.state}</div>" if view.change else ""
+    change += f"<div class='gap'>{escape_html(view.older)}</div>" if view.ahead else ""
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width,initial-scale=1'>"
         f"<title>Tidemark cluster: {escape_html(view.receiver)}</title><style>{STYLE}{_MORE}</style></head><body><main>"
         f"<h1>Cluster of {escape_html(view.receiver)}</h1><div class='faint'>slots by node · {at}</div>"
         f"<div class='totals'>{boxes}</div>{change}{_LEGEND}"
-        f"{_render_map(view)}{_render_nodes(view)}{_render_moves(view)}</main></body></html>\n"
+        f"{_render_map(view)}{_render_groups(groups)}{_render_nodes(view)}{_render_moves(view)}</main></body></html>\n"
     )
 
 
@@ -128,6 +138,27 @@ def _render_nodes(view: ClusterView) -> str:
         for n in view.nodes
     )
     return f"<table>{head}{rows}</table>"
+
+
+def _render_groups(groups: Sequence[GroupReplicasView]) -> str:
+    """A row a group, a box a member in the order of the ring; below a group's row what it waits for."""
+    if not groups:
+        return ""
+    rows = "".join(
+        f"<tr><td class='mono'>{escape_html(group.group)}</td><td>{group.version:,} of epoch {group.epoch:,}</td>"
+        f"<td><div class='members'>{''.join(_render_member(member) for member in group.members)}</div>"
+        f"<div class='faint waits'>{escape_html(group.waits)}</div></td></tr>"
+        for group in groups
+    )
+    return f"<h2>Groups</h2><table><tr><th>group</th><th>version</th><th>members</th></tr>{rows}</table>"
+
+
+def _render_member(member: ReplicaView) -> str:
+    heading = f"{member.node}: {member.role.value}"
+    at = f"version {member.version:,}, epoch {member.epoch:,}" if member.version else ""
+    lines = [line for line in (at, member.why, member.recovery) if line]
+    told = "".join(f"<br>{escape_html(line)}" for line in lines)
+    return f"<div class='{_BOXES[member.role]}'><b>{escape_html(heading)}</b>{told}</div>"
 
 
 def _render_moves(view: ClusterView) -> str:

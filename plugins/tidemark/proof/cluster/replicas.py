@@ -60,16 +60,18 @@ class ReplicaView:
 
 @dataclass(frozen=True)
 class GroupReplicasView:
-    """One group with its members in the order of the ring. `epoch`, `version`: of the last settled record."""
+    """One group with its members in the order of the ring. `epoch`, `version`: of the last settled record. `ahead`: groups
+    that are ahead of the ledger, if it waits for that."""
 
     group: str
     epoch: int
     version: int
     members: tuple[ReplicaView, ...]
     waits: str = ""  # for what, and what ends it
+    ahead: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        return {**vars(self), "members": [member.as_json() for member in self.members]}
+        return {**vars(self), "members": [member.as_json() for member in self.members], "ahead": list(self.ahead)}
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def show_replicas(app: App, receiver: ReceiverSettings) -> ReplicasView:
             mine = {name: count for (other, name), count in lacking.items() if other == header}
             judged = judge_replicas(row, cluster.identity, logs.names, tails, logs.silent, mine)
             if ahead and (header in ahead or judged.waits in (_NO_MASTER, _NOT_NAMED)):
-                judged = replace(judged, waits=_AHEAD.format(join_names(sorted(ahead))))
+                judged = replace(judged, waits=_AHEAD.format(join_names(sorted(ahead))), ahead=tuple(sorted(ahead)))
             elif judged.waits in (_NO_MASTER, _NOT_NAMED):
                 told = _describe_new_log(row, logs.names, tails)
                 told = told or describe_election(_as_group(judged, logs, tails, mine), consistent=steady)

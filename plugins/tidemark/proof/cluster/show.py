@@ -54,6 +54,7 @@ def view_of(connection: Connection, receiver: str, at: float, with_left: bool = 
         change=_build_change(change),
         made=at,
         roads=paths_of_change(connection, receiver, table.epoch),
+        ahead=read_ahead(connection, receiver),
     )
 
 
@@ -64,7 +65,6 @@ def status_of(connection: Connection, receiver: str) -> ClusterStatus | None:
     try:
         view = view_of(connection, receiver, 0.0)
         behind = late_members(connection, receiver, table_of(connection, receiver))
-        ahead = read_ahead(connection, receiver)
     except CorruptionError:
         return None
     return ClusterStatus(
@@ -77,7 +77,7 @@ def status_of(connection: Connection, receiver: str) -> ClusterStatus | None:
         change=view.change.command if view.change else "",
         change_state=view.change.state if view.change else "",
         behind=tuple(sorted(behind)),
-        ahead=ahead,
+        ahead=view.ahead,
     )
 
 

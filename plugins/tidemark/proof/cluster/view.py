@@ -12,7 +12,9 @@ from typing import Any
 
 from tidemark.cluster.migration.pull import PathView
 from tidemark.proof.as_of import format_iso
+from tidemark.proof.explanation import join_names
 
+_OLDER = "the ledger is older than the nodes: they are ahead in group {}; ./tidemark ledger rebuild --replace"
 Span = tuple[int, int]
 """Slots from one to another, both inclusive."""
 
@@ -104,7 +106,8 @@ class ChangeView:
 
 @dataclass(frozen=True)
 class ClusterView:
-    """The whole cluster. `owners`: header by slot. `made`: time of the view, seconds since 1970."""
+    """The whole cluster. `owners`: header by slot. `made`: time of the view, seconds since 1970. `ahead`: groups that are
+    ahead of the ledger, by the last round of the watch."""
 
     receiver: str
     epoch: int
@@ -116,10 +119,16 @@ class ClusterView:
     change: ChangeView | None
     made: float
     roads: tuple[PathView, ...] = ()  # used under the table in force
+    ahead: tuple[str, ...] = ()
 
     @property
     def slots(self) -> int:
         return len(self.owners)
+
+    @property
+    def older(self) -> str:
+        """What `ahead` means, and the next command; "" if no group is."""
+        return _OLDER.format(join_names(self.ahead)) if self.ahead else ""
 
     @property
     def moving_slots(self) -> int:
@@ -144,6 +153,7 @@ class ClusterView:
             "moving": [one.as_json() for one in self.moving],
             "change": self.change.as_json() if self.change else None,
             "roads": [one.as_json() for one in self.roads],
+            "ahead": list(self.ahead),
         }
 
 

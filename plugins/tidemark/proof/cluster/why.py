@@ -63,7 +63,7 @@ def _explain_named_node(app: App, receiver: ReceiverSettings, name: str) -> Expl
         settings, replicas = require_settings(app, receiver), table_of(connection, receiver.name).replicas
         row = next(row for row in table_rows.nodes_of_receiver(connection, receiver.name) if row.node == name)
         missed = read_watch(connection, receiver.name).get(name)
-    roles = _roles_of(app, receiver, name) if row.state == "serving" else {}
+    groups = _groups_of(app, receiver, name) if row.state == "serving" else []
     away, free, behind = ("", None, behind) if row.state == "left" else _ask_node(app, receiver, row, behind)
     return explain_node(
         NodeFacts(
@@ -75,17 +75,17 @@ def _explain_named_node(app: App, receiver: ReceiverSettings, name: str) -> Expl
             going=(len(going), sum(row.size for row in going)),
             behind=[f"{row.kind.replace('_', ' ')} {row.subject}" for row in behind],
             free=free,
-            roles=roles,
+            roles={group.group: member for group in groups for member in group.members if member.node == name},
+            ahead=tuple(sorted({header for group in groups for header in group.ahead})),
             missed=missed,
             unreplaced=describe_unreplaced(name, min(settings.quorum, replicas), replicas),
         )
     )
 
 
-def _roles_of(app: App, receiver: ReceiverSettings, name: str) -> dict[str, ReplicaView]:
-    """Return header → what the node is in that group."""
-    groups = show_replicas(app, receiver).groups
-    return {group.group: member for group in groups for member in group.members if member.node == name}
+def _groups_of(app: App, receiver: ReceiverSettings, name: str) -> list[GroupReplicasView]:
+    """Return the groups of which the node is a member, as the nodes tell them."""
+    return [one for one in show_replicas(app, receiver).groups if name in {member.node for member in one.members}]
 
 
 def _ask_node(
@@ -147,13 +147,15 @@ def _not_found_error(subject: str, what: str, known: str) -> NotFoundError:
 
 
 _SHOW = "./tidemark cluster show"
+_REBUILD = "./tidemark ledger rebuild --replace"
 _SHOWN = 5  # operations that a node lacks
 
 
 @dataclass(frozen=True)
 class NodeFacts:
     """`away`: why it could not be reached just now, '' where it answered. `states`: state → number of moving slots at it.
-    `going`: files and bytes to be removed. `behind`: operations of its groups that it lacks, in words."""
+    `going`: files and bytes to be removed. `behind`: operations of its groups that it lacks, in words. `ahead`: groups that
+    are ahead of the ledger and keep a group of its waiting."""
 
     node: NodeView
     epoch: int  # in force
@@ -164,6 +166,7 @@ class NodeFacts:
     behind: Sequence[str] = ()
     free: int | None = None  # bytes
     roles: Mapping[str, ReplicaView] = field(default_factory=dict)  # by the header of the group
+    ahead: tuple[str, ...] = ()
     missed: WatchRow | None = None
     unreplaced: str = ""  # why nobody replaces it by itself, "" if somebody can
 
@@ -205,6 +208,8 @@ def explain_node(f: NodeFacts) -> Explanation:
     if f.missed is not None and f.missed.misses:
         since = format_time(f.missed.since)
         evidence.append(f"the watch had no answer {f.missed.misses} times in a row; the node counts as away since {since}")
+    if f.missed is not None and f.missed.ahead:
+        evidence.append(f"the last round of the watch found group {f.missed.ahead} ahead of the ledger")
     if f.free is not None:
         evidence.append(f"{format_size(f.free)} free")
     if f.change is not None:
@@ -234,6 +239,9 @@ def _node_state(f: NodeFacts) -> tuple[str, str, str, str]:
             "reads go to the other copies, loads commit while a quorum answers, and it catches up when it is back"
             + (f"; {f.unreplaced}" if f.unreplaced else ""),
         )
+    if f.ahead:
+        cause = f"the ledger is older than the nodes: they are ahead in group {join_names(f.ahead)}"
+        return "refused", cause, _REBUILD, "nothing is written"
     if node.state == "joining":
         cause = "its change is not in force yet: nothing moves before every group has a quorum that knows the new table"
         return "joining", cause, f"{go_on}, or ./tidemark cluster roll-back", "nothing: a change that stopped waits"
@@ -286,10 +294,8 @@ def explain_group(group: GroupReplicasView, watched: Mapping[str, WatchRow]) -> 
     about = f"group:{group.group}", "group"
     masters = [member.node for member in group.members if member.role is Role.MASTER]
     fallen = [member.node for member in group.members if member.role in (Role.UNSYNCED, Role.OFFLINE)]
-    if "ahead" in group.waits:
-        return Explanation(
-            *about, "refused", group.waits, tuple(evidence), "./tidemark ledger rebuild --replace", "nothing is written"
-        )
+    if group.ahead:
+        return Explanation(*about, "refused", group.waits, tuple(evidence), _REBUILD, "nothing is written")
     if not group.epoch:
         return Explanation(*about, "new", group.waits, tuple(evidence), final=True)
     if not masters:

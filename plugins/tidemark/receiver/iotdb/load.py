@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tidemark.app import App
 from tidemark.cluster.replicas.cache import make_fetcher, recall_files
+from tidemark.cluster.replicas.promote import require_newest
 from tidemark.connections import read_connection
 from tidemark.errors import LeaseLostError, RetryableError, TidemarkError, UsageError
 from tidemark.ledger.receiver import (
@@ -65,7 +66,7 @@ def load_iotdb(
     """Send the server everything of the catalog that it lacks, and count.
 
     Faults of the server or of a file are troubles of the result. Raises UsageError for a remote receiver or without `iotdb`,
-    LeaseHeldError while another process sends.
+    LeaseHeldError while another process sends, PermanentError if the ledger is older than the nodes.
     """
     if not receiver.iotdb:
         raise UsageError(f"receiver {receiver.name} has no iotdb in the settings", subject=receiver.name)
@@ -75,6 +76,7 @@ def load_iotdb(
     with hold_receiver(app, receiver, "iotdb", lease=f"iotdb:{receiver.name}", progress=progress) as session:
         if not _has_work(app, target):
             return IotdbResult(server.name)
+        require_newest(session.cluster)  # an older catalog would give the server what was deleted since
         done = Done()
         troubles: list[Trouble] = []
         points = 0
