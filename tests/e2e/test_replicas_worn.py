@@ -233,6 +233,30 @@ def live(folder: Path, seed: int) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("marked", [True, False], ids=["mark-of-that-time", "newer-mark"])
+def test_a_sync_whose_load_is_refused_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: bool) -> None:
+    """The ledger is an older copy. The sync says so each time; made from the nodes, everything is there once."""
+    run_inline(monkeypatch)
+    worn = Worn(tmp_path, random.Random(1))
+    worn.begin()
+    for _ in range(2):
+        worn.seal()
+        worn.deployed.run(*SYNC)
+    copy, mark = worn.copies[0]
+    worn.remove_ledger()
+    shutil.copy(copy, worn.ledger)
+    if marked:
+        (tmp_path / "centre" / MARK_FILE).write_bytes(mark)
+    for _ in range(2):
+        worn.seal()
+        run_here(worn.deployed.config, *SYNC, "--yes").refused(6)
+    worn.rebuild()
+    for words in (SYNC, WATCH, SYNC):
+        worn.deployed.run(*words)
+    worn.prove()
+
+
+@pytest.mark.timeout(600)
 def test_a_group_that_everything_happens_to_has_what_was_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
