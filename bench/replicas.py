@@ -7,6 +7,8 @@ Three nodes, each behind an OpenSSH server of its own on this machine; the group
                      ledger sync to this machine's disk. The files are there already
     commit_p50_ms    milliseconds of a commit, half of them and 99 of 100; `commit_p99_ms`
     single_per_s     the same with one file a commit; `single_p50_ms`, `single_p99_ms`
+    etcd_ratio       `single_per_s`, to the values of as many bytes that an etcd of three members on this machine commits a
+                     second, one after another; where `etcd` is in the PATH
     watch_1000_groups_s  one round of questions: 1,000 groups with three logs each on five nodes, all ends read
     load_overhead    `./tidemark load` of 200 files into the three nodes, to the same without lease, records and marks of
                      the logs, in one process that leaves them out
@@ -33,7 +35,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from bench import replicas_load, replicas_rebuild, replicas_recover, replicas_verify, replicas_watch
+from bench import replicas_etcd, replicas_load, replicas_rebuild, replicas_recover, replicas_verify, replicas_watch
 from bench.measure import report
 from bench.replicas_data import DATABASE, add_file, cluster_settings_of, hold_everywhere
 from bench.rows import leave_nothing, say
@@ -72,7 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with servers() as running, tempfile.TemporaryDirectory(prefix="tidemark-bench-") as place:
             if "commit" in wanted:
-                measure_commits(running, Path(place) / "commit", 200 if asked.quick else 2_000, ratios, ours)
+                count = 200 if asked.quick else 2_000
+                measure_commits(running, Path(place) / "commit", count, ratios, ours)
+                replicas_etcd.measure(Path(place) / "etcd", count, ours["single"]["record_bytes"], ratios, peers)
             if "watch" in wanted:
                 replicas_watch.measure(Path(place) / "watch", 2 if asked.quick else 7, ratios, ours)
             if "load" in wanted:
@@ -115,6 +119,7 @@ def measure_commits(
         with require_cluster(app, receiver) as cluster:
             files = _files_of_one_group(cluster)
             for row, size in (("commit", BATCH), ("single", 1)):
+                before = _log_bytes(below)
                 walls, cpu = _commit_all(app, cluster, files, count, size)
                 ratios[f"{row}_per_s"] = size * len(walls) / sum(walls)
                 ratios[f"{row}_p50_ms"] = 1e3 * statistics.median(walls)
@@ -122,12 +127,17 @@ def measure_commits(
                 ours[row] = {
                     "commits": len(walls),
                     "files_each": size,
+                    "record_bytes": (_log_bytes(below) - before) // (NODES * (WARM + count)),
                     "cpu_seconds": round(cpu, 3),
                     "walls_ms": [round(1e3 * wall, 2) for wall in walls],
                 }
                 say(f"replicas: {row}: {ratios[f'{row}_per_s']:.0f} a second, p99 {ratios[f'{row}_p99_ms']:.1f} ms")
     finally:
         app.ledger.close()
+
+
+def _log_bytes(below: Path) -> int:
+    return sum(path.stat().st_size for path in below.glob("n*/.tidemark/log/of-*/*.log"))
 
 
 def _commit_all(
