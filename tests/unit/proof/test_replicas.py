@@ -20,7 +20,9 @@ from tidemark.cluster.replicas.records.change import Change, read_entries
 from tidemark.ledger.backup import back_up
 from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.operations.replicas import verify_replicas
+from tidemark.proof.cluster.page import render_page
 from tidemark.proof.cluster.replicas import GroupReplicasView, describe_election, show_replicas
+from tidemark.proof.cluster.show import show_cluster
 from tidemark.settings.model import NodeSettings
 
 NODES = ("n1", "n2", "n3")
@@ -49,6 +51,17 @@ def test_a_group_in_step_has_a_master_and_slaves_at_one_version(centre: LoadedCe
     assert sorted(roles(view)) == [Role.MASTER, Role.SLAVE, Role.SLAVE]
     assert {(member.epoch, member.version) for member in view.members} == {(1, 3)} == {(view.epoch, view.version)}
     assert view.waits == ""
+
+
+def test_the_clusters_page_draws_each_group_with_roles_and_versions(centre: LoadedCentre) -> None:
+    late = next(member.node for member in group(centre).members if member.role is Role.SLAVE)
+    centre.away = {late}
+    shown = group(centre)
+    page = render_page(show_cluster(centre.app, centre.receiver), [shown])
+    for member in shown.members:
+        version = "" if member.node == late else "<br>version 3, epoch 1"
+        assert f"<div class='{member.role.value}'><b>{member.node}: {member.role.value}</b>{version}" in page
+    assert f"<b>{late}: offline</b><br>" in page and "nobody answers" in page
 
 
 def test_who_was_away_is_offline_then_unsynced_then_a_slave(centre: LoadedCentre) -> None:
