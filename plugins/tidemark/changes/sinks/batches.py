@@ -9,7 +9,7 @@ of what was before, so several processes may each read some blocks of a batch. `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -135,14 +135,25 @@ class TableChanges:
         return sum(run.rows for run in self.runs)
 
 
+@dataclass(frozen=True)
+class Rename:
+    """A table that gets another name; `if_exists`: if it was there. `name`: "": one that is not wanted. `is_outside`: rows
+    of `former` are not wanted, or not captured."""
+
+    former: str
+    name: str
+    if_exists: bool = False
+    is_outside: bool = False
+
+
 @dataclass
 class Content:
-    """What a batch has: its tables, and where it ends. A statement that renames tables is a batch of its own: `renames` has
-    (former name, name) in the statement's order; "": a name that is not wanted."""
+    """What a batch has: its tables, and where it ends. A statement that renames tables is a batch of its own: `renames` are
+    in its order."""
 
     end: int
     tables: dict[str, TableChanges] = field(default_factory=dict)
-    renames: list[tuple[str, str]] = field(default_factory=list)
+    renames: list[Rename] = field(default_factory=list)
 
     def table_of(self, name: str) -> TableChanges:
         return self.tables.setdefault(name, TableChanges(name))
@@ -288,12 +299,62 @@ def _add_lost(found: Content, placed: tuple[int, Mark], known: Sequence[str]) ->
         found.table_of(name).events.append((seq, CHANGED, why))
 
 
-def _find_renamed(effect: Effect, wants: Wants) -> list[tuple[str, str]]:
-    """The former name and the name of a table that is renamed, if one of them is wanted; "": where it goes is not."""
-    name = f"{effect.database}.{effect.table}"
-    if effect.what != RENAMED or not (wants(*_split(name)) or wants(*_split(effect.former))):
+def _find_renamed(effect: Effect, wants: Wants) -> list[Rename]:
+    """A table that is renamed, if one of its names is wanted."""
+    if effect.what != RENAMED:
         return []
-    return [(effect.former, name if wants(*_split(name)) else "")]
+    found = Rename(effect.former, f"{effect.database}.{effect.table}", effect.if_exists)
+    return keep_wanted([found], wants)
+
+
+def keep_wanted(renames: Iterable[Rename], wants: Wants) -> list[Rename]:
+    """Those of which one name is wanted, and which one is not."""
+    found = []
+    for one in renames:
+        is_outside = one.is_outside or not wants(*_split(one.former))
+        name = one.name if one.name and wants(*_split(one.name)) else ""
+        if name or not is_outside:
+            found.append(replace(one, name=name, is_outside=is_outside))
+    return found
+
+
+def follow_renames(batch: SinkBatch, content: Content, known: Mapping[str, SinkTable]) -> list[tuple[SinkTable, str]]:
+    """How tables are behind a batch that renames some, and of which former name each has the rows; "": it has none.
+
+    Nothing is said of a name of which the sink knows nothing, where it knows nothing of the former one either: that is a
+    view, which has no rows, or a table that was never read. If rows of it come, it is `partial` by these. Pure.
+    """
+    rows: dict[str, str] = {}  # by table, whose rows it gets; "": nobody's
+
+    def is_there(name: str) -> bool:
+        """Whether the source has a table for sure: rows came since it was made."""
+        return bool(rows[name] if name in rows else name in known and known[name].key)
+
+    for one in content.renames:
+        if one.if_exists and one.name:
+            if is_there(one.name):
+                continue  # or the statement had failed: there was no former one
+            if not is_there(one.former) and one.name not in {*known, *rows}:
+                rows[one.former] = ""  # one of both may be a table that was never read
+                continue
+        rows[one.name], rows[one.former] = rows.get(one.former, one.former), ""
+    outside = {one.former for one in content.renames if one.is_outside}
+    found = []
+    for name, former in sorted(rows.items()):
+        if not name:
+            continue
+        if former in known:
+            state = known[former]
+            if former in content.tables:
+                state, _ = judge_table(state, content.tables[former], batch)
+            found.append((replace(state, name=name, begun=0, seq=batch.first), former))
+        elif former in outside or (former and name in known):
+            state_word = STOPPED if former in outside else PARTIAL
+            why = f"{name} was {former} before, of which the sink has no rows"
+            found.append((SinkTable(name, state_word, seq=batch.first, why=why), ""))
+        elif name in known:
+            found.append((SinkTable(name, seq=batch.first), ""))
+    return found
 
 
 def _read_pieces(disk: Disk, wants: Wants, bounds: tuple[int, int]) -> Iterator[ShardPiece]:

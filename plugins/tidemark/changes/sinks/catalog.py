@@ -22,7 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from tidemark.changes.sinks.batches import Ask, Content, Fold, TableChanges, Window, finish_tables, judge_table
+from tidemark.changes.sinks.batches import (
+    Ask,
+    Content,
+    Fold,
+    TableChanges,
+    Window,
+    finish_tables,
+    follow_renames,
+    judge_table,
+)
 from tidemark.changes.sinks.fold import Folded, MisfitError, key_of
 from tidemark.changes.sinks.points import (
     FROM_KEY,
@@ -371,16 +380,13 @@ def _tell(values: Mapping[str, object]) -> str:
 def _judge_renamed(batch: SinkBatch, content: Content, known: Mapping[str, SinkTable]) -> list[_Work]:
     """Tables that were renamed: rows of TsFiles have their table's name, so none takes them along. A former name has no rows
     then; a new one stops until it is read anew."""
-    goes_to: dict[str, str] = {}  # table → whose rows it has now
-    for former, name in content.renames:
-        goes_to[name], goes_to[former] = goes_to.get(former, former), ""
     works = []
-    for name, former in sorted(goes_to.items()):
-        if name and former:
-            why = f"{name}: it was {former} before: a catalog keeps rows by their table's name"
-            works.append(_Work(SinkTable(name, STOPPED, seq=batch.first, why=why), clear=batch.first, anew=True))
-        elif name in known:
-            works.append(_Work(SinkTable(name, seq=batch.first), clear=batch.first, anew=True))
+    for state, former in follow_renames(batch, content, known):
+        if former:
+            why = f"{state.name}: it was {former} before: a catalog keeps rows by their table's name"
+            works.append(_Work(SinkTable(state.name, STOPPED, seq=batch.first, why=why), clear=batch.first, anew=True))
+        else:
+            works.append(_Work(state, clear=batch.first, anew=True))
     return works
 
 

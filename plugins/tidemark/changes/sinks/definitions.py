@@ -21,13 +21,14 @@ ALL = ""
 class Effect:
     """What became of a table. `emptied`: its rows are gone. `made`: it is gone, or new, so it has no rows and may have other
     columns. `renamed`: it has the rows of `former`, which has none then. `changed`: some rows are not as the log told them,
-    `why` says it. `columns`: likewise, of rows that there are."""
+    `why` says it. `columns`: likewise, of rows that there are. `if_exists`: renamed, if `former` was there."""
 
     what: str
     database: str
     table: str
     former: str = ""
     why: str = ""
+    if_exists: bool = False
 
 
 _NAME = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[\w$\u0080-\uffff]+)"
@@ -38,9 +39,11 @@ _TRUNCATE = re.compile(rf"TRUNCATE\s+(?:TABLE\s+)?(?P<table>{_TABLE})", _FLAGS)
 _DROP = re.compile(rf"DROP\s+TABLES?\s+{_EXISTS}(?P<tables>{_TABLE}(?:\s*,\s*{_TABLE})*)", _FLAGS)
 _DROP_ALL = re.compile(rf"DROP\s+(?:DATABASE|SCHEMA)\s+{_EXISTS}(?P<database>{_NAME})", _FLAGS)
 _CREATE = re.compile(rf"CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\s+(?!IF\b)(?P<table>{_TABLE})", _FLAGS)
-_RENAME = re.compile(r"RENAME\s+TABLES?\s+(?:IF\s+EXISTS\s+)?(?P<pairs>.*)", _FLAGS)
+_RENAME = re.compile(r"RENAME\s+TABLES?\s+(?P<if_exists>IF\s+EXISTS\s+)?(?P<pairs>.*)", _FLAGS)
 _PAIR = re.compile(rf"({_TABLE})\s+(?:WAIT\s+\d+\s+|NOWAIT\s+)?TO\s+({_TABLE})", _FLAGS)
-_ALTER = re.compile(rf"ALTER\s+(?:ONLINE\s+|IGNORE\s+)*TABLE\s+{_EXISTS}(?P<table>{_TABLE})(?P<rest>.*)", _FLAGS)
+_ALTER = re.compile(
+    rf"ALTER\s+(?:ONLINE\s+|IGNORE\s+)*TABLE\s+(?P<if_exists>{_EXISTS})(?P<table>{_TABLE})(?P<rest>.*)", _FLAGS
+)
 _ALTER_NAME = re.compile(rf"\bRENAME\s+(?!COLUMN\b|INDEX\b|KEY\b)(?:TO\s+|AS\s+|=\s*)?(?P<table>{_TABLE})", _FLAGS)
 _PARTITION = re.compile(r"\b(?:DROP|TRUNCATE|EXCHANGE|CONVERT|IMPORT)\s+(?:PARTITION|TABLE|TABLESPACE)\b", _FLAGS)
 _OTHER = re.compile(
@@ -69,31 +72,32 @@ def find_effects(database: str, sql: str) -> Iterator[Effect]:
         yield Effect(MADE, *_split(found["table"], database))
     elif found := _RENAME.match(text):
         for former, name in _PAIR.findall(found["pairs"]):
-            yield from _rename(_split(former, database), _split(name, database))
+            yield from _rename(_split(former, database), _split(name, database), if_exists=bool(found["if_exists"]))
     elif found := _ALTER.match(text):
-        yield from _find_altered(_split(found["table"], database), _QUOTED.sub("''", found["rest"]), database)
+        rest = _QUOTED.sub("''", found["rest"])
+        yield from _find_altered(_split(found["table"], database), rest)
+        if other := _OTHER.search(rest):
+            why = "ALTER TABLE of another table took or gave its rows"
+            yield Effect(CHANGED, *_split(other["table"], database), why=why)
+        if renamed := _ALTER_NAME.search(rest):
+            names = _split(found["table"], database), _split(renamed["table"], database)
+            yield from _rename(*names, if_exists=bool(found["if_exists"]))
 
 
-def _find_altered(table: tuple[str, str], rest: str, database: str) -> Iterator[Effect]:
+def _find_altered(table: tuple[str, str], rest: str) -> Iterator[Effect]:
     if _PARTITION.search(rest):
         yield Effect(CHANGED, *table, why="ALTER TABLE removed or brought in rows that the log does not name")
-        if other := _OTHER.search(rest):
-            yield Effect(
-                CHANGED, *_split(other["table"], database), why="ALTER TABLE of another table took or gave its rows"
-            )
     elif _ADD.search(rest):
         yield Effect(COLUMNS, *table, why="a column was added: rows from before have no value there until they change")
     elif any(_unquote(one) != _unquote(other) for one, other in _RENAME_COLUMN.findall(rest)):
         yield Effect(COLUMNS, *table, why="a column was renamed: rows from before have no value there until they change")
     elif _DEFINED_ANEW.search(rest):
         yield Effect(COLUMNS, *table, why="a column was defined anew: the server may have changed values from before")
-    if renamed := _ALTER_NAME.search(rest):
-        yield from _rename(table, _split(renamed["table"], database))
 
 
-def _rename(former: tuple[str, str], table: tuple[str, str]) -> Iterator[Effect]:
+def _rename(former: tuple[str, str], table: tuple[str, str], *, if_exists: bool) -> Iterator[Effect]:
     if former != table:
-        yield Effect(RENAMED, *table, former=".".join(former))
+        yield Effect(RENAMED, *table, former=".".join(former), if_exists=if_exists)
 
 
 def _split(name: str, database: str) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from tidemark.changes.delivery import points, tasks
 from tidemark.changes.delivery.export import Wants, choose_tables
 from tidemark.changes.delivery.storage_points import Start, locate, point_at
 from tidemark.changes.delivery.tasks import Wanted
-from tidemark.changes.sinks.batches import Content, Limits, find_batch_end
+from tidemark.changes.sinks.batches import Content, Limits, find_batch_end, keep_wanted
 from tidemark.changes.sinks.engine import BatchEngine, open_engine
 from tidemark.changes.sinks.show import sink_settings_of, site_of_sink
 from tidemark.changes.sources.source import Source, find_source, wants_of
@@ -243,9 +243,7 @@ def _plan(work: _Work, bounds: tuple[Reader, int, Limits], highest: int) -> tupl
 
 def _leave_what_is_not_captured(sink: Sink, content: Content) -> Content:
     """Without tables that go where their source is not captured: nobody would tell what becomes of their rows there."""
-    captured = wants_of(sink.source.settings)
-    renames = [(former, name if captured(*name.partition(".")[::2]) else "") for former, name in content.renames]
-    content.renames = [(former, name) for former, name in renames if name or captured(*former.partition(".")[::2])]
+    content.renames = keep_wanted(content.renames, wants_of(sink.source.settings))
     return content
 
 

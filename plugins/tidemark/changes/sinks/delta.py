@@ -18,7 +18,16 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.changes.sinks.batches import Ask, Content, Fold, TableChanges, Window, finish_tables, judge_table
+from tidemark.changes.sinks.batches import (
+    Ask,
+    Content,
+    Fold,
+    TableChanges,
+    Window,
+    finish_tables,
+    follow_renames,
+    judge_table,
+)
 from tidemark.changes.sinks.fold import DELETED, SEQ, Folded, MisfitError, key_of, unite_types
 from tidemark.errors import PermanentError, RetryableError, UsageError, limits_named
 from tidemark.ledger.delivery import STOPPED, SinkBatch, SinkTable
@@ -86,32 +95,20 @@ class DeltaTables:
         After a rewind to before this a former table has the rows that changed since, and no others. It is told by its state,
         which is of this transaction or a later one. What it gave is not overwritten then, and stops.
         """
-        rows: dict[str, str] = {}  # by table, whose rows it gets; "": nobody's
-        for former, name in content.renames:
-            rows[name], rows[former] = rows.get(former, former), ""
         found = []
-        for name, former in sorted(rows.items()):
-            if not name or not (former or name in known):
-                continue
-            state, why = known.get(former), f"{name} was {former} before, of which the sink has no rows"
-            if not former:
-                found.append(SinkTable(name, seq=batch.first))
-            elif state is None:
-                found.append(SinkTable(name, STOPPED, seq=batch.first, why=why))
-            elif state.seq >= batch.first:
+        for state, former in follow_renames(batch, content, known):
+            name = state.name
+            if former and known[former].seq >= batch.first:
                 why = f"{name} was {former} before, and the sink was rewound to before that: it has not all rows of {former}"
                 found.append(SinkTable(name, STOPPED, seq=batch.first, why=why))
                 continue
-            else:
-                if former in content.tables:
-                    state, _ = judge_table(state, content.tables[former], batch)
-                found.append(replace(state, name=name, begun=0, seq=batch.first))
+            found.append(state)
             effect(f"before {name}")
             place = self.root / self._folder_of(name)
             with self._errors_named(place):
                 table = self._open(place)
                 if self._number_of(table) < batch.number:
-                    self._copy_table(place, former if state is not None else "", batch.number)
+                    self._copy_table(place, former, batch.number)
                 else:
                     self._make_durable(place, table)
             # CRASH WINDOW: some tables are renamed: the others get the rows that the former ones had before the batch.

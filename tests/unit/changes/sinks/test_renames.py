@@ -1,0 +1,87 @@
+"""Statements that rename what a sink knows nothing of: views, tables that were never read, tables that are not there."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from tests.sink_worlds import ORDERS, SinkWorld, inserted, read
+from tidemark.changes.sinks.deliver import read_sink_table
+from tidemark.changes.store.model import Ddl, Rows, Shape
+
+ROW = (1, "a", Decimal("1.00"))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> SinkWorld:
+    """With a table `orders` of one row."""
+    world = SinkWorld(tmp_path, "delta")
+    world.bootstrap(read(1, "a", "1.00"))
+    assert states_of(world) == {"shop.orders": "whole"}
+    return world
+
+
+def states_of(world: SinkWorld) -> dict[str, str]:
+    """Each table's state, once all is delivered."""
+    return {name: table.state for name, table in world.deliver().tables.items()}
+
+
+def rows_of(world: SinkWorld, table: str = "shop.orders") -> list[tuple[object, ...]]:
+    return [tuple(row.values()) for batch in read_sink_table(world.sink(), table) for row in batch.to_pylist()]
+
+
+def test_a_view_that_is_renamed_is_no_table(world: SinkWorld) -> None:
+    world.append(
+        Ddl("shop", "CREATE VIEW v AS SELECT * FROM orders"), Ddl("shop", "RENAME TABLE v TO v2, orders TO o, v2 TO w")
+    )
+    assert world.run("deliver", "lake").code == 0
+    assert states_of(world) == {"shop.o": "whole", "shop.orders": "whole"}
+    assert (rows_of(world, "shop.o"), rows_of(world)) == ([ROW], [])
+
+
+def test_a_view_in_the_place_of_a_table_does_not_fail(world: SinkWorld) -> None:
+    """Nothing tells it from a table that was never read: it is not whole."""
+    world.append(Ddl("shop", "RENAME TABLE orders TO o, v TO orders"))
+    done = world.deliver()
+    assert (done.tables["shop.o"].state, done.tables["shop.orders"].state, done.stopped) == ("whole", "partial", [])
+    assert "was shop.v before" in done.tables["shop.orders"].why
+    assert rows_of(world) == []
+
+
+def test_a_table_that_was_never_read_is_partial_under_its_new_name_too(world: SinkWorld) -> None:
+    b = Shape("shop", "b", ORDERS.columns)
+    world.append(Ddl("shop", "RENAME TABLE a TO b"), Rows.of(b, [inserted(2, "b", "2.00")]))
+    done = world.deliver()
+    assert done.tables["shop.b"].state == "partial"
+    assert done.tables["shop.b"].why == "the store has no reading of all its rows"
+    assert rows_of(world, "shop.b") == [(2, "b", Decimal("2.00"))]
+
+
+@pytest.mark.parametrize("missing", ["missing", "dropped"])
+def test_a_table_that_was_not_there_takes_no_name(world: SinkWorld, missing: str) -> None:
+    """MariaDB passes over it. What has the name had rows, so it is there, and the statement did nothing to it."""
+    world.append(Ddl("shop", "CREATE TABLE dropped (id INT PRIMARY KEY)"), Ddl("shop", "DROP TABLE dropped"))
+    world.append(Ddl("shop", "CREATE TABLE a (id INT PRIMARY KEY)"))
+    world.append(Rows.of(Shape("shop", "a", ORDERS.columns), [inserted(1, "a", "1.00")]))
+    world.append(Ddl("shop", f"RENAME TABLE IF EXISTS {missing} TO orders, a TO b"))
+    world.append(Ddl("shop", f"ALTER TABLE IF EXISTS {missing} RENAME TO orders"))
+    found = states_of(world)
+    assert {found[name] for name in ("shop.orders", "shop.a", "shop.b")} == {"whole"}
+    assert rows_of(world) == rows_of(world, "shop.b") == [ROW]
+    assert rows_of(world, "shop.a") == []
+
+
+def test_tables_that_change_names_if_they_are_there(world: SinkWorld) -> None:
+    world.append(Ddl("shop", "RENAME TABLE IF EXISTS orders TO t, missing TO orders, t TO b"))
+    done = world.deliver()
+    assert (done.tables["shop.b"].state, done.tables["shop.orders"].state) == ("whole", "partial")
+    assert (rows_of(world, "shop.b"), rows_of(world)) == ([ROW], [])
+
+
+def test_a_name_of_which_nothing_is_known_is_not_called_whole(world: SinkWorld) -> None:
+    """The dropped table was not there, so `b` may be one that was never read."""
+    world.append(Ddl("shop", "DROP TABLE orders"), Ddl("shop", "RENAME TABLE IF EXISTS orders TO b"))
+    world.append(Rows.of(Shape("shop", "b", ORDERS.columns), [inserted(2, "b", "2.00")]))
+    assert states_of(world) == {"shop.orders": "whole", "shop.b": "partial"}
