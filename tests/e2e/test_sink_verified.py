@@ -204,6 +204,8 @@ def test_tables_that_cannot_be_compared(tmp_path: Path, server: MariaDb) -> None
     [told] = said.json["differences"]
     assert (said.code, told["table"], told["key"]) == (20, "shop.kinds", None)
     assert told["what"].startswith("stopped: ")
+    assert said.json["hint"].startswith("shop.kinds: ALTER TABLE … ADD PRIMARY KEY")
+    assert lake.verify("lake", "--repair").json["repaired"] == []
     server.run("TRUNCATE TABLE shop.kinds", "ALTER TABLE shop.kinds ADD PRIMARY KEY (kind)")
     server.run("INSERT INTO shop.kinds VALUES ('b', x'00', '', NULL, 2000)")
     said = lake.verify("lake", "--repair")
@@ -252,6 +254,32 @@ def test_a_column_that_was_made_narrower(tmp_path: Path, server: MariaDb) -> Non
     assert (said.code, said.json["tables"][-1]["changed"]) == (20, 300)
     assert lake.verify("lake", "--repair").code == 0
     assert set(lake.capture_and_deliver().values()) == {"whole"}
+
+
+def test_a_column_that_is_renamed_in_its_case_alone(tmp_path: Path, server: MariaDb) -> None:
+    lake = Lake(tmp_path, server)
+    assert lake.verify("lake").code == 0
+    server.run("ALTER TABLE shop.orders RENAME COLUMN name TO Name", "ALTER TABLE shop.lines RENAME COLUMN n TO N")
+    server.run("UPDATE shop.orders SET name = 'x' WHERE id < 9", "DELETE FROM shop.lines WHERE n > 9")
+    said = lake.verify("lake")
+    assert (said.code, said.json["differences"]) == (0, []), said
+    assert set(lake.capture_and_deliver().values()) == {"whole"}
+
+
+def test_what_mariadb_has_beside_tables(tmp_path: Path) -> None:
+    """Views that are renamed, sequences, and statements on tables that are not there."""
+    with closing(start_server("mariadb")) as server:
+        lake = Lake(tmp_path, server)
+        server.run("CREATE SEQUENCE shop.numbers", "SELECT NEXTVAL(shop.numbers)", "CREATE VIEW shop.v AS SELECT 1")
+        assert lake.verify("lake").code == 0
+        server.run("RENAME TABLE shop.v TO shop.v2", "SELECT NEXTVAL(shop.numbers)")
+        server.run("RENAME TABLE IF EXISTS shop.missing TO shop.orders, shop.kinds TO shop.sorts")
+        server.run("RENAME TABLE shop.numbers TO shop.counts", "SELECT SETVAL(shop.counts, 5000)")
+        states = lake.capture_and_deliver()
+        assert states == dict.fromkeys(("shop.kinds", "shop.lines", "shop.orders", "shop.sorts"), "whole")
+        assert lake.verify("lake").code == 0
+        said = run_here(lake.config, "changes", "doctor", "orders")
+        assert any("sequences" in str(one) and "shop.counts" in str(one) for one in said.json["checks"])
 
 
 def test_statements_behind_comments_and_what_is_set_for_them_alone(tmp_path: Path, server: MariaDb) -> None:

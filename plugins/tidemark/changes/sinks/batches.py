@@ -299,6 +299,24 @@ def _add_lost(found: Content, placed: tuple[int, Mark], known: Sequence[str]) ->
         found.table_of(name).events.append((seq, CHANGED, why))
 
 
+_OF_SEQUENCE = (
+    *("next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment"),
+    *("cache_size", "cycle_option", "cycle_count"),
+)
+
+
+def leave_sequences(content: Content) -> None:
+    """Take out the sequences of MariaDB. What they hold is logged as a row of these columns, without a key. No log and no
+    statement says more, so a table of a user that is just so is left out, too; no sink could keep it as it is."""
+    for name, one in [*content.tables.items()]:
+        if one.runs and all(_is_sequence(run.shape) for run in one.runs):
+            del content.tables[name]
+
+
+def _is_sequence(shape: Shape) -> bool:
+    return tuple(column.name for column in shape.columns) == _OF_SEQUENCE and not any(one.key for one in shape.columns)
+
+
 def _find_renamed(effect: Effect, wants: Wants) -> list[Rename]:
     """A table that is renamed, if one of its names is wanted."""
     if effect.what != RENAMED:

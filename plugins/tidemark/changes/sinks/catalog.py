@@ -32,7 +32,7 @@ from tidemark.changes.sinks.batches import (
     follow_renames,
     judge_table,
 )
-from tidemark.changes.sinks.fold import Folded, MisfitError, key_of
+from tidemark.changes.sinks.fold import Folded, MisfitError, key_of, spell_alike
 from tidemark.changes.sinks.points import (
     FROM_KEY,
     TYPES,
@@ -45,6 +45,7 @@ from tidemark.changes.sinks.points import (
     make_points,
     unite_rows,
 )
+from tidemark.changes.store.model import Shape
 from tidemark.errors import CorruptionError, PermanentError, UsageError, limits_named
 from tidemark.ledger.delivery import STOPPED, SinkBatch, SinkTable
 from tidemark.settings.model import SiteSettings
@@ -81,6 +82,9 @@ class _State:
     points: dict[str, list[str]] = field(default_factory=dict)
     fields: dict[str, dict[str, str]] = field(default_factory=dict)
 
+    def columns_of(self, name: str) -> list[str]:
+        return [*self.points.get(name, ()), *self.fields.get(name, ())]
+
 
 @dataclass
 class _Work:
@@ -116,6 +120,10 @@ class CatalogFiles:
     def columns_of(self, name: str) -> TableColumns:
         """What the settings say of the columns of a table."""
         return self._columns.get(name, FROM_KEY)
+
+    def spell(self, name: str, shape: Shape) -> Shape:
+        """The shape of a table with its columns as the files name them."""
+        return spell_alike([shape], self._read_state().columns_of(name))[0]
 
     def list_files(self, database: str) -> list[Path]:
         """The TsFiles of a database, lowest rank first."""
@@ -200,20 +208,21 @@ class CatalogFiles:
         runs = window.choose_runs(changes.runs)
         if not runs:
             return _Work(table, clear=clear, anew=window.anew)
-        key = key_of(runs[-1].shape)
-        other = next((found for run in runs if (found := key_of(run.shape)) != key), table.key or key)
+        shapes = spell_alike([run.shape for run in runs], () if window.anew else state.columns_of(changes.name))
+        key = key_of(shapes[-1])
+        other = next((found for shape in shapes if (found := key_of(shape)) != key), table.key or key)
         if other != key:
             raise MisfitError(f"its key was {', '.join(other)} and is {', '.join(key)} now")
         there = {} if window.anew else {name: TYPES[one] for name, one in state.fields.get(changes.name, {}).items()}
-        for run in runs:
-            layout = choose_layout(run.shape, there, self.columns_of(changes.name))
+        for shape in shapes:
+            layout = choose_layout(shape, there, self.columns_of(changes.name))
             there = dict(layout.fields)
             *tags, time = state.points.get(changes.name, layout.point)
             if not window.anew and time != layout.time:
                 raise MisfitError(f"its column of time was {time} and is {layout.time} now")
             if not window.anew and tuple(tags) != layout.tags:
                 raise MisfitError(f"its tags were {', '.join(tags)} and are {', '.join(layout.tags)} now")
-        types = layout.types_of(runs[-1].shape)
+        types = layout.types_of(shapes[-1])
         rows = (yield Ask(runs, window, layout.point, types)).rows
         if rest := layout.find_rest(key):
             by_key = (yield Ask(runs, window, key, types)).rows

@@ -89,7 +89,7 @@ def _find_altered(table: tuple[str, str], rest: str) -> Iterator[Effect]:
         yield Effect(CHANGED, *table, why="ALTER TABLE removed or brought in rows that the log does not name")
     elif _ADD.search(rest):
         yield Effect(COLUMNS, *table, why="a column was added: rows from before have no value there until they change")
-    elif any(_unquote(one) != _unquote(other) for one, other in _RENAME_COLUMN.findall(rest)):
+    elif any(_unquote(one).lower() != _unquote(other).lower() for one, other in _RENAME_COLUMN.findall(rest)):
         yield Effect(COLUMNS, *table, why="a column was renamed: rows from before have no value there until they change")
     elif _DEFINED_ANEW.search(rest):
         yield Effect(COLUMNS, *table, why="a column was defined anew: the server may have changed values from before")

@@ -24,7 +24,7 @@ from tidemark.changes.delivery import points, tasks
 from tidemark.changes.delivery.export import Wants, choose_tables
 from tidemark.changes.delivery.storage_points import Start, locate, point_at
 from tidemark.changes.delivery.tasks import Wanted
-from tidemark.changes.sinks.batches import Content, Limits, find_batch_end, keep_wanted
+from tidemark.changes.sinks.batches import Content, Limits, find_batch_end, keep_wanted, leave_sequences
 from tidemark.changes.sinks.engine import BatchEngine, open_engine
 from tidemark.changes.sinks.show import sink_settings_of, site_of_sink
 from tidemark.changes.sources.source import Source, find_source, wants_of
@@ -217,7 +217,7 @@ def _plan(work: _Work, bounds: tuple[Reader, int, Limits], highest: int) -> tupl
         found, known = read_points(connection, sink.name), [*read_sink_tables(connection, sink.name)]
     assert task is not None
     if there is not None and not there.is_written and there.version_ts == task.version_ts:
-        return there, _leave_what_is_not_captured(sink, work.engine.read(there, known, limits.run))
+        return there, _leave_what_is_not_kept(sink, work.engine.read(there, known, limits.run))
     first = _find_first(sink, found)
     if there is not None and there.version_ts == task.version_ts:
         first = min(first, there.end)  # a member of the task, with a token for it, moves points and writes nothing here
@@ -238,11 +238,14 @@ def _plan(work: _Work, bounds: tuple[Reader, int, Limits], highest: int) -> tupl
         assert_held(connection, work.lease)
         write_batch(connection, sink.name, batch)
     # CRASH WINDOW: a batch is recorded and nothing of it is written: the next run writes it, whatever the store has by then.
-    return batch, _leave_what_is_not_captured(sink, content)
+    return batch, _leave_what_is_not_kept(sink, content)
 
 
-def _leave_what_is_not_captured(sink: Sink, content: Content) -> Content:
-    """Without tables that go where their source is not captured: nobody would tell what becomes of their rows there."""
+def _leave_what_is_not_kept(sink: Sink, content: Content) -> Content:
+    """Without tables that go where their source is not captured: nobody would tell what becomes of their rows there. As it
+    is at the source, a sequence is not kept."""
+    if sink.settings.kind != HISTORY:
+        leave_sequences(content)
     content.renames = keep_wanted(content.renames, wants_of(sink.source.settings))
     return content
 

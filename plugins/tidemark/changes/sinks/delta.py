@@ -28,7 +28,7 @@ from tidemark.changes.sinks.batches import (
     follow_renames,
     judge_table,
 )
-from tidemark.changes.sinks.fold import DELETED, SEQ, Folded, MisfitError, key_of, unite_types
+from tidemark.changes.sinks.fold import DELETED, SEQ, Folded, MisfitError, key_of, spell_alike, unite_types
 from tidemark.errors import PermanentError, RetryableError, UsageError, limits_named
 from tidemark.ledger.delivery import STOPPED, SinkBatch, SinkTable
 from tidemark.stores.agent import durable
@@ -150,12 +150,6 @@ class DeltaTables:
         if state.state == STOPPED and not runs and not window.clear:
             return state
         key = state.key
-        if runs:
-            keys = {key_of(run.shape) for run in runs}
-            key = key_of(runs[-1].shape)
-            if len(keys) > 1 or (state.key and key != state.key):
-                was = state.key or next(iter(keys - {key}))
-                raise MisfitError(f"its key was {', '.join(was)} and is {', '.join(key)} now")
         place = self.root / self._folder_of(changes.name)
         with self._errors_named(place):
             table = self._open(place)
@@ -164,8 +158,15 @@ class DeltaTables:
                 return replace(state, key=key)
             is_empty = table is None or window.anew or table.count() == 0
             types = {} if is_empty else self._types_of(table)
-            for run in runs:
-                types = unite_types(types, run.shape)
+            shapes = spell_alike([run.shape for run in runs], [*types, *state.key])
+            if runs:
+                keys = {key_of(shape) for shape in shapes}
+                key = key_of(shapes[-1])
+                if len(keys) > 1 or (state.key and key != state.key):
+                    was = state.key or next(iter(keys - {key}))
+                    raise MisfitError(f"its key was {', '.join(was)} and is {', '.join(key)} now")
+            for shape in shapes:
+                types = unite_types(types, shape)
             folded = yield Ask(runs, window, key, types)
             is_emptied = table is not None and window.anew
             if not (folded.kept or is_emptied or (not is_empty and (folded.gone or window.clear))):

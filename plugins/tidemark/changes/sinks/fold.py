@@ -7,8 +7,8 @@ text, bytes. Dates and times stay text, as the store has them: a server also hol
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,17 @@ def _digits_of(type_: Any) -> tuple[int, int] | None:
     return None
 
 
+def spell_alike(shapes: Sequence[Shape], there: Iterable[str]) -> list[Shape]:
+    """Shapes whose columns are written as in `there`, else as in the first shape that has them: no server tells names of
+    columns apart by case."""
+    known = {name.lower(): name for name in there}
+    found = []
+    for shape in shapes:
+        columns = [replace(one, name=known.setdefault(one.name.lower(), one.name)) for one in shape.columns]
+        found.append(replace(shape, columns=tuple(columns)))
+    return found
+
+
 def unite_types(there: Types, shape: Shape) -> dict[str, Any]:
     """The types of a table's columns with those of a shape: some are new, some wider, none goes. MisfitError: one does not
     fit."""
@@ -96,7 +107,10 @@ def key_of(shape: Shape) -> tuple[str, ...]:
     """The columns of a shape's key. MisfitError: it has none."""
     key = tuple(column.name for column in shape.columns if column.key)
     if not key:
-        raise MisfitError("it has no primary key, so no row can be told from another like it")
+        raise MisfitError(
+            "it has no primary key, so no row can be told from another like it: ALTER TABLE … ADD PRIMARY KEY, or leave it"
+            " out"
+        )
     return key
 
 
@@ -112,9 +126,12 @@ class Folded:
 
 def fold_rows(stretches: Sequence[tuple[Shape, Any, Numbers]], key: Sequence[str], types: Types) -> Folded:
     """The last state of each key in rows that stand in order. A stretch: shape, rows as the store has them, transactions.
+    `key` and `types` may write names of columns in another case.
 
     MisfitError: a row is not logged whole, or a value does not fit its column.
     """
+    alike = spell_alike([shape for shape, _, _ in stretches], [*types, *key])
+    stretches = [(shape, batch, numbers) for shape, (_, batch, numbers) in zip(alike, stretches, strict=True)]
     keys: list[Any] = []
     begin = 0
     for shape, batch, _ in stretches:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidemark.changes.sinks.fold import DELETED, MisfitError
+from tidemark.changes.sinks.fold import DELETED, MisfitError, key_of
 from tidemark.changes.store.model import Column as SourceColumn
 from tidemark.changes.store.model import Kind, Shape
 from tidemark.settings.values import TableColumns
@@ -112,7 +112,7 @@ def choose_layout(shape: Shape, there: Mapping[str, Any], named: TableColumns = 
     not the key's only DATETIME or TIMESTAMP and the key's other columns. MisfitError: it does not fit."""
     key = [column for column in shape.columns if column.key]
     if not key:
-        raise MisfitError("it has no primary key: no row can be told from another like it")
+        key_of(shape)
     time = _choose_time(shape, key, named)
     columns = {column.name: column for column in shape.columns}
     tags = [column for column in key if column != time]

@@ -62,6 +62,8 @@ class Answers:
     """The first of the logs that `find_rest` gives."""
     following: LogStart | None
     """The log behind the one in which the store ends: it began when that one was closed."""
+    sequences: tuple[str, ...] = ()
+    """Sequences of MariaDB: a log has what they hold as rows of a table without a key."""
 
 
 _SYSTEM = "('mysql', 'information_schema', 'performance_schema', 'sys')"
@@ -69,6 +71,7 @@ _TABLES = (
     "SELECT TABLE_SCHEMA AS db, TABLE_NAME AS tab FROM information_schema.TABLES"
     f" WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN {_SYSTEM}"
 )
+_SEQUENCES = _TABLES.replace("'BASE TABLE'", "'SEQUENCE'")
 LOCKED_ENGINES = "'Aria', 'MyISAM', 'MEMORY', 'ARCHIVE'"
 """Engines without consistent snapshots, as SQL: their tables are locked to be read."""
 _WITHOUT_SNAPSHOT = f"{_TABLES} AND ENGINE IN ({LOCKED_ENGINES})"
@@ -96,6 +99,7 @@ def ask_server(
         keyed = set(_ask_tables(server, _KEYS, wants))
         locked = _ask_tables(server, _WITHOUT_SNAPSHOT, wants)
         cascades = _ask_cascades(server, wants)
+        sequences = _ask_tables(server, _SEQUENCES, wants)
         address, login = server.name, server.pin_login()
     names = [name for name, _ in facts.logs]
     behind = names[names.index(end.position.file) + 1 :] if end is not None and end.position.file in names else []
@@ -109,6 +113,7 @@ def ask_server(
         cascades=tuple(cascades),
         oldest=read_log_start(login, find_rest(names, end.position.file if end else "")[0]) if names else None,
         following=read_log_start(login, behind[0]) if behind else None,
+        sequences=tuple(sorted(sequences)),
     )
 
 

@@ -197,6 +197,15 @@ def check_keys(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
         yield Finding("tables", f"{count}, each with a key")
 
 
+def check_sequences(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    """What a sequence holds is logged as a row, so a store and its consumers have it."""
+    del wanted
+    if answers.sequences:
+        mend = f'exclude = ["{answers.sequences[0]}"] of the source leaves it out of the store'
+        told = f"delta and catalog sinks leave them out: {_name(answers.sequences)}; {mend}"
+        yield Finding("sequences", told)
+
+
 def check_locks(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
     """Which tables a bootstrap locks. A lock is short: that of one chunk. It needs the right LOCK TABLES."""
     del wanted
@@ -378,6 +387,6 @@ def check_headroom(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     *(check_format, check_image, check_metadata, check_filters, check_replica, check_checksum),
-    *(check_cascades, check_keys, check_locks, check_rights, check_server_id, check_clock),
+    *(check_cascades, check_keys, check_sequences, check_locks, check_rights, check_server_id, check_clock),
     *(check_purge, check_identity, check_position, check_headroom),
 )

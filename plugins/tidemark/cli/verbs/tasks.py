@@ -97,10 +97,14 @@ def run_verify_sink(call: Call) -> Answer:
     }
     if differing:
         names = ", ".join(one.name for one in differing)
-        patterns = " ".join(one.name for one in differing)
+        keyless = [one.name for one in differing if one.is_keyless]
+        patterns = " ".join(one.name for one in differing if not one.is_keyless)
         hint = f"./tidemark changes verify {asked.source} --sink {sink.name} --tables {patterns} --repair"
         if asked.repair:
             hint = f"./tidemark why sink:{sink.name}"
+        if keyless:
+            told = f"{', '.join(keyless)}: ALTER TABLE … ADD PRIMARY KEY, then --repair; or leave it out of the sink"
+            hint = f"{told}; others: {hint}" if patterns else told
         found |= {"error": f"{len(differing)} of {len(tables)} tables differ from the source: {names}", "hint": hint}
     elif left:
         found |= {"error": f"{len(left)} of {len(tables)} tables were not compared: {left[0].why}", "hint": "--tables"}

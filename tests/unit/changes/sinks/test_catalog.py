@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -381,6 +382,15 @@ def test_the_settings_name_a_time_that_the_key_does_not_tell(tmp_path: Path) -> 
     world.change([inserted(10, 7, 2)], ticks)
     world.deliver()
     assert [seen[:3] for seen in world.see()] == [("plant.ticks.7", -5, 1), ("plant.ticks.7", 10, 2)]
+
+
+def test_a_column_that_is_renamed_in_its_case_alone(world: CatalogWorld) -> None:
+    world.read_all([read(*row(1, "m1", 1)), read(*row(2, "m1", 2))])
+    assert state_of(world.deliver()) == "whole"
+    spelled = replace(READINGS, columns=tuple(replace(one, name=one.name.title()) for one in READINGS.columns))
+    world.change([updated(row(1, "m1", 1), row(1, "m1", 5)), deleted(*row(2, "m1", 2))], spelled)
+    assert state_of(world.deliver()) == "whole"
+    assert [seen[:3] for seen in world.see()] == [("plant.readings.m1", ms(1), 5)]
 
 
 def test_a_renamed_table_is_empty_under_its_former_name_and_stops_under_the_new_one(world: CatalogWorld) -> None:

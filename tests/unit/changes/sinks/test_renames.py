@@ -1,15 +1,16 @@
-"""Statements that rename what a sink knows nothing of: views, tables that were never read, tables that are not there."""
+"""What a sink knows nothing of: views, sequences, tables that were never read or are not there. Names in another case."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from tests.sink_worlds import ORDERS, SinkWorld, inserted, read
+from tests.sink_worlds import ORDERS, SinkWorld, inserted, read, updated
 from tidemark.changes.sinks.deliver import read_sink_table
-from tidemark.changes.store.model import Ddl, Rows, Shape
+from tidemark.changes.store.model import Column, Ddl, Kind, Rows, Shape
 
 ROW = (1, "a", Decimal("1.00"))
 
@@ -85,3 +86,20 @@ def test_a_name_of_which_nothing_is_known_is_not_called_whole(world: SinkWorld) 
     world.append(Ddl("shop", "DROP TABLE orders"), Ddl("shop", "RENAME TABLE IF EXISTS orders TO b"))
     world.append(Rows.of(Shape("shop", "b", ORDERS.columns), [inserted(2, "b", "2.00")]))
     assert states_of(world) == {"shop.orders": "whole", "shop.b": "partial"}
+
+
+def test_a_column_that_is_renamed_in_its_case_alone(world: SinkWorld) -> None:
+    key, name, paid = ORDERS.columns
+    spelled = Shape("shop", "orders", (replace(key, name="ID"), replace(name, name="Name"), paid))
+    world.append(Ddl("shop", "ALTER TABLE orders RENAME COLUMN id TO ID, RENAME COLUMN name TO Name"))
+    world.append(Rows.of(spelled, [inserted(2, "b", "2.00"), updated((1, "a", "1.00"), (1, "x", "1.00"))]))
+    world.append([inserted(3, "c", "3.00")])
+    assert states_of(world) == {"shop.orders": "whole"}
+    assert [row[:2] for row in rows_of(world)] == [(1, "x"), (2, "b"), (3, "c")]
+
+
+def test_a_sequence_is_no_table(world: SinkWorld) -> None:
+    names = "next_not_cached_value minimum_value maximum_value start_value increment cache_size cycle_option cycle_count"
+    numbers = Shape("shop", "numbers", tuple(Column(name, Kind.INT64, "bigint") for name in names.split()))
+    world.append(Ddl("shop", "CREATE SEQUENCE numbers"), Rows.of(numbers, [inserted(1, 1, 9, 1, 1, 1000, 0, 0)]))
+    assert states_of(world) == {"shop.orders": "whole"}

@@ -34,13 +34,13 @@ from tidemark.changes.connection.model import FilePosition, SourceSettings
 from tidemark.changes.delivery import points
 from tidemark.changes.delivery.export import choose_tables
 from tidemark.changes.sinks.deliver import CATALOG, DELTA, HISTORY, Request, Sink, deliver_sink
-from tidemark.changes.sinks.fold import MisfitError, cast_columns, cast_rows, key_of, unite_types
+from tidemark.changes.sinks.fold import MisfitError, cast_columns, cast_rows, key_of, spell_alike, unite_types
 from tidemark.changes.sinks.points import choose_layout
 from tidemark.changes.sinks.verify.compare import Compared, Key, compare_rows
 from tidemark.changes.sinks.verify.held import count_held, keep_with_points, read_held, types_held
 from tidemark.changes.sources.source import Request as Capture
 from tidemark.changes.sources.source import ask_bootstrap, capture_source, find_end, open_resumed, resume_source, wants_of
-from tidemark.changes.store.model import Shape
+from tidemark.changes.store.model import Rows, Shape
 from tidemark.changes.store.read import Reader, open_whole
 from tidemark.changes.trust.rules import list_missing
 from tidemark.errors import LeaseHeldError, NotFoundError, PermanentError, RetryableError
@@ -55,12 +55,14 @@ _ASK_SECONDS = 0.2
 
 @dataclass
 class TableVerified:
-    """A table that was compared. `why`: it could not be, and so counts as different. `is_left`: nothing is known of it."""
+    """A table that was compared. `why`: it could not be, and so counts as different. `is_left`: nothing is known of it.
+    `is_keyless`: the source has no key for it, so that no reading mends it."""
 
     name: str
     found: Compared = field(default_factory=Compared)
     why: str = ""
     is_left: bool = False
+    is_keyless: bool = False
 
     @property
     def differs(self) -> bool:
@@ -95,7 +97,8 @@ class _Pinned:
 def verify_sink(
     sink: Sink, tables: Sequence[str] = ("**",), *, repair: bool = False, progress: Progress = ignore_progress
 ) -> SinkVerified:
-    """Compare tables of a sink with those of its source. `repair`: those that differ are read anew, and compared again.
+    """Compare tables of a sink with those of its source. `repair`: those that differ are read anew, and compared again; not
+    those without a key.
 
     PermanentError: the sink is a `history`, or the server has no snapshot whose place is known. RetryableError: the sink
     went on each time, or the capture that is at work does not come. NotFoundError: no table has such a name. Else what
@@ -108,7 +111,7 @@ def verify_sink(
             subject=sink.name,
         )
     made = _verify(sink, tables, progress)
-    wrong = [one.name for one in made.tables if one.differs]
+    wrong = [one.name for one in made.tables if one.differs and not one.is_keyless]
     if not (repair and wrong):
         return made
     ask_bootstrap(sink.source, Reading([escape(name) for name in wrong], again=True), progress=progress)
@@ -267,7 +270,7 @@ class _Look:
     def compare(self, name: str) -> TableVerified:
         state = self.pinned.tables.get(name)
         if state is not None and state.state == STOPPED:
-            return TableVerified(name, why=f"stopped: {state.why}")
+            return TableVerified(name, why=f"stopped: {state.why}", is_keyless=self._is_keyless(name))
         if name not in self.server.there and self.sink.settings.kind == CATALOG:
             left = count_held(self.sink.target, name)
             return TableVerified(
@@ -286,17 +289,28 @@ class _Look:
                 is_catalog = self.sink.settings.kind == CATALOG
                 return TableVerified(name, self._compare_files(name, table) if is_catalog else self._compare(name, table))
             except MisfitError as misfit:
-                return TableVerified(name, why=str(misfit))
+                is_keyless = not any(column.key for column in table.shape.columns)
+                return TableVerified(name, why=str(misfit), is_keyless=is_keyless)
+
+    def _is_keyless(self, name: str) -> bool:
+        """Whether the source has a table now that has no key."""
+        if name not in self.server.there:
+            return False
+        try:
+            with self.server.open_table(name) as table:
+                return not any(column.key for column in table.shape.columns)
+        except PermanentError:
+            return False
 
     def _compare(self, name: str, table: ReadTable) -> Compared:
-        shape, key = table.shape, key_of(table.shape)
         there = self.pinned.versions.get(name, (0, {}))[1]
-        united = unite_types(there, shape)
+        [shape] = spell_alike([table.shape], there)
+        key, united = key_of(shape), unite_types(there, shape)
         types = {column.name: united[column.name] for column in shape.columns}
         numbers = {one for one in key if not (pa.types.is_string(types[one]) or pa.types.is_binary(types[one]))}
-        skip = self._find_uncertain(shape, key, types)
-        read = self.server.read_sorted(table, key, numbers)
-        source = (cast_rows(rows.shape, rows.batch, types) for rows in read)
+        skip = self._find_uncertain(table.shape, [types[name] for name in key])
+        read = self._read_source(table, numbers)
+        source = (cast_rows(shape, rows.batch, types) for rows in read)
         try:
             return compare_rows(source, self._read_sink(name, key, types), key, skip=skip)
         except MisfitError:
@@ -304,19 +318,26 @@ class _Look:
             raise
 
     def _compare_files(self, name: str, table: ReadTable) -> Compared:
-        shape, key, files = table.shape, key_of(table.shape), self.sink.target
+        files = self.sink.target
+        shape = files.spell(name, table.shape)
+        key = key_of(shape)
         layout = choose_layout(shape, {}, files.columns_of(name))
         types = types_held(layout, shape)
         held = read_held(files, layout, shape)
         numbers = {one for one in key if not pa.types.is_string(types[one])}
-        skip = self._find_uncertain(shape, key, types)
-        read = self.server.read_sorted(table, key, numbers)
-        source = (keep_with_points(cast_rows(rows.shape, rows.batch, types), layout) for rows in read)
+        skip = self._find_uncertain(table.shape, [types[name] for name in key])
+        read = self._read_source(table, numbers)
+        source = (keep_with_points(cast_rows(shape, rows.batch, types), layout) for rows in read)
         try:
             return compare_rows(source, held.to_batches(), key, skip=skip)
         except MisfitError:
             deque(read, maxlen=0)  # as above
             raise
+
+    def _read_source(self, table: ReadTable, numbers: Collection[str]) -> Iterator[Rows]:
+        """The rows of a table in the order of its key. `numbers`: columns that sort by value, as the sink writes them."""
+        asked, lower = key_of(table.shape), {name.lower() for name in numbers}
+        return self.server.read_sorted(table, asked, {name for name in asked if name.lower() in lower})
 
     def _read_sink(self, name: str, key: tuple[str, ...], types: Mapping[str, Any]) -> Iterator[Any]:
         """The rows of a table as the sink has them, in the types in which they are compared."""
@@ -327,12 +348,12 @@ class _Look:
             given = {column: batch.column(column) for column in batch.schema.names}
             yield pa.record_batch(cast_columns(given, types, batch.num_rows), names=[*types])
 
-    def _find_uncertain(self, shape: Shape, key: Sequence[str], types: Mapping[str, Any]) -> frozenset[Key]:
-        """Keys that changed while the snapshot was opened: it may have their rows as before, or as behind it."""
+    def _find_uncertain(self, shape: Shape, types: Sequence[Any]) -> frozenset[Key]:
+        """Keys that changed while the snapshot was opened: it may have their rows as before, or as behind it. `types`: of
+        the key's columns."""
         if self.seen is None:
             return frozenset()
-        names = [column.name for column in shape.columns]
-        places = [names.index(name) for name in key]
+        places = [place for place, column in enumerate(shape.columns) if column.key]
         found = find_changed(open_whole(self.sink.source.disk), shape, places, self.seen, end=self.pinned.end)
         if found is None:
             raise RetryableError(
@@ -342,8 +363,8 @@ class _Look:
             )
         stored = shape.arrow_schema()
         columns = {
-            name: pa.array([one[place] for one in found], stored.field(f"a{names.index(name)}").type)
-            for place, name in enumerate(key)
+            f"a{place}": pa.array([one[number] for one in found], stored.field(f"a{place}").type)
+            for number, place in enumerate(places)
         }
-        cast = cast_columns(columns, {name: types[name] for name in key}, len(found))
+        cast = cast_columns(columns, dict(zip(columns, types, strict=True)), len(found))
         return frozenset(zip(*(column.to_pylist() for column in cast), strict=True))
