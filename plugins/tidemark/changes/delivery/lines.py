@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemark.changes.capture.identity import Origin
 from tidemark.changes.delivery.export import Line, Shapes, describe_place, describe_record
-from tidemark.changes.store.model import ABSENT, Row, Shape, Value
+from tidemark.changes.store.model import ABSENT, Op, Row, Shape, Value
 from tidemark.errors import limits_named
 from tidemark.stores.agent import durable
 
@@ -143,7 +143,8 @@ _OPS = {"I": "c", "U": "u", "D": "d", "R": "r"}
 
 
 class DebeziumMaker:
-    """Rows as events of Debezium's envelope, without a schema. What is no row is left out."""
+    """Rows as events of Debezium's envelope, without a schema. What is no row is left out. An update that changes the key is
+    two events, as there: who keeps rows by the key of `after` would keep the former one, too."""
 
     def __init__(self, source: str, origin: Origin | None) -> None:
         self._source = source
@@ -152,7 +153,8 @@ class DebeziumMaker:
     def describe(self, batch: Batch) -> Iterator[Line]:
         for segment, number, row in batch.rows():
             assert batch.schema is not None
-            yield self._describe_row(segment, number, row, batch.schema)
+            for part in _split_row(row, batch.schema):
+                yield self._describe_row(segment, number, part, batch.schema)
 
     def _describe_row(self, segment: Segment, number: int, row: Row, shape: Shape) -> Line:
         info = segment.transaction.info
@@ -174,6 +176,16 @@ class DebeziumMaker:
         }
         sides = {"before": _name_values(row.before, shape), "after": _name_values(row.after, shape)}
         return {**sides, "source": source, "op": op, "ts_ms": milliseconds, "transaction": {"id": f"seq:{segment.seq}"}}
+
+
+def _split_row(row: Row, shape: Shape) -> Sequence[Row]:
+    """A row; where an update changes its key, the delete of the former one and the insert of the new one."""
+    if row.op != Op.UPDATE or row.before is None or row.after is None:
+        return [row]
+    pairs = zip(shape.columns, row.before, row.after, strict=True)
+    if all(ABSENT in (one, other) or one == other for column, one, other in pairs if column.key):
+        return [row]
+    return [Row(Op.DELETE, row.before, None), Row(Op.INSERT, None, row.after)]
 
 
 def _name_values(values: Sequence[Value] | None, shape: Shape) -> Mapping[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Files of lines that several processes append to."""
+"""Files of lines that several processes append to; events as those of Debezium."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sink_worlds import SinkWorld, inserted, updated
 from tidemark.changes.delivery.lines import AppendedFile
 from tidemark.stores.agent import durable
 
@@ -63,3 +64,30 @@ def test_a_folder_that_cannot_be_synced_leaves_no_file_open(place: Path, monkeyp
     with pytest.raises(OSError, match="the disk is gone"):
         AppendedFile(place)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("shards", ["1", "3"])
+def test_an_update_that_changes_the_key_is_a_delete_and_an_insert_to_debezium(tmp_path: Path, shards: str) -> None:
+    """Two rows that change places in one transaction: who keeps rows by their key ends with the same."""
+    world = SinkWorld(tmp_path, "history")
+    a, b = ("a", "1.00"), ("b", "2.00")
+    world.append([inserted(1, *a), inserted(2, *b)])
+    world.append([updated((1, *a), (9, *a)), updated((2, *b), (1, *b)), updated((9, *a), (2, *a))])
+    world.append([updated((2, *a), (2, "c", "3.00"))])
+    words = ("--out", str(tmp_path / "out"), "--shards", shards, "--format", "debezium")
+    said = world.run("consume", "t", "--source", "orders", *words)
+    assert said.code == 0, said
+    kept, ops = [], ""
+    for file in sorted((tmp_path / "out").iterdir()):
+        rows: dict[int, str] = {}
+        for event in map(json.loads, file.read_text().splitlines()):
+            ops += event["op"]
+            if event["op"] == "d":
+                assert event["after"] is None
+                del rows[event["before"]["id"]]
+            else:
+                assert (event["before"] is None) == (event["op"] == "c")
+                rows[event["after"]["id"]] = event["after"]["name"]
+        kept += rows.items()
+    assert sorted(kept) == [(1, "b"), (2, "c")]
+    assert sorted(ops) == sorted("ccdcdcdcu")
