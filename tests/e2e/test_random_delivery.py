@@ -77,7 +77,9 @@ Heard = tuple[tuple[int, int, int], tuple[int, int]]
 """(generation of the task's shards, version that a rewind makes new, shard), (transaction, row)."""
 
 
-@pytest.mark.parametrize("kind", [MARIADB, pytest.param(MYSQL_SERVER, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "kind", [MARIADB, pytest.param(*MYSQL_SERVER.values, marks=[*MYSQL_SERVER.marks, pytest.mark.soak])]
+)
 def test_a_few_kills(tmp_path: Path, kind: str) -> None:
     live(tmp_path, 5, kind)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -300,3 +301,32 @@ def test_two_points_of_a_shard_say_together_what_is_done() -> None:
     half = replace(one, event_index=3)
     assert furthest_point(one, half) is half
     assert furthest_point(replace(one, gtids=""), replace(one, seq=9, gtids="")).seq == 9
+
+
+def test_a_reader_that_dies_between_a_commit_and_its_answer(pair: list[RunningReader]) -> None:
+    """The point is in its ledger, and the member does not know: the other reader is told of it, and no row is missing."""
+    died: list[RunningReader] = []
+
+    def die(reader: RunningReader) -> Callable[[str, bytes], bytes]:
+        def alter(path: str, body: bytes) -> bytes:
+            if path.endswith("/commit") and not died:
+                died.append(reader)
+                threading.Thread(target=reader.kill).start()
+                raise TimeoutError
+            return body
+
+        return alter
+
+    for one in pair:
+        one.kill()
+        one.alter = die(one)
+        one.start()
+    found: list[str] = []
+    with join(pair, replace(QUICK, rows=3)) as stream:
+        for batch in stream:
+            found += gtids_of(batch)
+            batch.done()
+    [first] = died
+    assert sorted(found) == every_row(pair)
+    other = next(one for one in pair if one is not first)
+    assert {point.seq for point in other.points().values()} == {LAST + 1}
