@@ -33,6 +33,7 @@ from tidemark.stores.ssh.login import Limits
 BASE_SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0"))
 NODES = ("n1", "n2", "n3")
 CUT = (FarEnd.SHELL, FarEnd.POSIX, FarEnd.SFTP)
+CUT_IN_ALL = [FarEnd.SHELL, *(pytest.param(end, marks=pytest.mark.soak) for end in CUT[1:])]
 HOW = ("drop", "drop", "refuse", "stall")
 FILES = 7
 
@@ -62,7 +63,7 @@ def behind_proxies(centre: LoadedCentre, servers: dict[str, Sshd]) -> Iterator[d
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("far_end", list(CUT))
+@pytest.mark.parametrize("far_end", CUT_IN_ALL)
 def test_what_was_acknowledged_is_there_whatever_lines_were_cut(
     tmp_path: Path, start_sshd: Callable[..., Sshd], far_end: FarEnd
 ) -> None:
@@ -146,7 +147,7 @@ def mend(proxies: dict[str, ChaosProxy]) -> int:
 
 
 @pytest.mark.usefixtures("short_limits")
-@pytest.mark.parametrize("far_end", list(CUT))
+@pytest.mark.parametrize("far_end", CUT_IN_ALL)
 @pytest.mark.parametrize("how", ["full", "read-only"])
 def test_a_disk_behind_a_server_that_is_full_or_can_only_be_read(
     tmp_path: Path, start_sshd: Callable[..., Sshd], far_end: FarEnd, how: str

@@ -33,7 +33,9 @@ SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "0")) + 1
 WRITERS = 4
 
 
-@pytest.mark.parametrize("kind", [MARIADB, pytest.param(NEWEST_MARIADB, marks=pytest.mark.soak), MYSQL_SERVER])
+@pytest.mark.parametrize(
+    "kind", [MARIADB, pytest.param(*NEWEST_MARIADB.values, marks=[*NEWEST_MARIADB.marks, pytest.mark.soak]), MYSQL_SERVER]
+)
 def test_a_few_kills(tmp_path: Path, kind: str) -> None:
     live(tmp_path, 8, kind)
 
