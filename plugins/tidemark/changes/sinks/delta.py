@@ -153,18 +153,19 @@ class DeltaTables:
         place = self.root / self._folder_of(changes.name)
         with self._errors_named(place):
             table = self._open(place)
-            if self._number_of(table) >= batch.number:
-                self._make_durable(place, table)
-                return replace(state, key=key)
-            is_empty = table is None or window.anew or table.count() == 0
-            types = {} if is_empty else self._types_of(table)
-            shapes = spell_alike([run.shape for run in runs], [*types, *state.key])
+            spelled = {} if table is None or window.anew else self._types_of(table)
+            shapes = spell_alike([run.shape for run in runs], [*spelled, *state.key])
             if runs:
                 keys = {key_of(shape) for shape in shapes}
                 key = key_of(shapes[-1])
                 if len(keys) > 1 or (state.key and key != state.key):
                     was = state.key or next(iter(keys - {key}))
                     raise MisfitError(f"its key was {', '.join(was)} and is {', '.join(key)} now")
+            if self._number_of(table) >= batch.number:
+                self._make_durable(place, table)
+                return replace(state, key=key)
+            is_empty = table is None or window.anew or table.count() == 0
+            types = {} if is_empty else spelled
             for shape in shapes:
                 types = unite_types(types, shape)
             folded = yield Ask(runs, window, key, types)
