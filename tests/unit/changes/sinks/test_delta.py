@@ -440,19 +440,6 @@ def test_a_table_that_comes_from_outside_stops(tmp_path: Path) -> None:
     assert rows_of(world) == []
 
 
-def test_a_table_that_was_where_its_source_is_not_captured_stops(world: SinkWorld) -> None:
-    """The sink names no tables, the source does: what was changed there is in no store."""
-    world.config.write_text(world.config.read_text().replace('store = "store"', 'store = "store"\ntables = ["shop.*"]'))
-    world.bootstrap(read(1, "a", "1.00"))
-    world.append(Ddl("shop", "RENAME TABLE orders TO other.orders"))
-    assert [*world.deliver().tables] == ["shop.orders"]
-    assert rows_of(world) == []
-    world.append(Ddl("shop", "RENAME TABLE other.a TO other.b"), Ddl("shop", "RENAME TABLE other.orders TO orders"))
-    done = world.deliver()
-    assert "was other.orders before" in done.tables["shop.orders"].why
-    assert ([*done.tables], state_of(done)) == (["shop.orders"], "stopped")
-
-
 def test_what_the_command_prints(world: SinkWorld, capsys: pytest.CaptureFixture[str]) -> None:
     world.bootstrap(read(1, "a", "1.00"))
     assert main(["--config", str(world.config), "changes", "deliver", "lake"]) == 0

@@ -103,3 +103,15 @@ def test_a_sequence_is_no_table(world: SinkWorld) -> None:
     numbers = Shape("shop", "numbers", tuple(Column(name, Kind.INT64, "bigint") for name in names.split()))
     world.append(Ddl("shop", "CREATE SEQUENCE numbers"), Rows.of(numbers, [inserted(1, 1, 9, 1, 1, 1000, 0, 0)]))
     assert states_of(world) == {"shop.orders": "whole"}
+
+
+def test_a_table_that_was_where_its_source_is_not_captured_stops(world: SinkWorld) -> None:
+    """The sink names no tables, the source does: what was changed there is in no store."""
+    world.config.write_text(world.config.read_text().replace('store = "store"', 'store = "store"\ntables = ["shop.*"]'))
+    world.append(Ddl("shop", "RENAME TABLE orders TO other.orders"))
+    assert [*world.deliver().tables] == ["shop.orders"]
+    assert rows_of(world) == []
+    world.append(Ddl("shop", "RENAME TABLE other.a TO other.b"), Ddl("shop", "RENAME TABLE other.orders TO orders"))
+    done = world.deliver()
+    assert "was other.orders before" in done.tables["shop.orders"].why
+    assert {name: table.state for name, table in done.tables.items()} == {"shop.orders": "stopped"}
