@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.changes.connection.login import open_server
-from tidemark.changes.sources.source import disk_of, find_end, login_of, pin_resumed, wants_of
+from tidemark.changes.sources.source import disk_of, find_end, login_of, patterns_of, pin_resumed, wants_of
 from tidemark.changes.trust.answers import Answers, StoreEnd, ask_server
 from tidemark.changes.trust.headroom import Headroom, measure_headroom
 from tidemark.changes.trust.resume import Resume
@@ -50,8 +50,14 @@ def examine(settings: SourceSettings, clock: Callable[[], float]) -> Examined:
         restored = find_restored(resume, end)
     except TidemarkError as trouble:
         return Examined((*found, _of_error("server", trouble)))
-    by_log = settings.metadata == "full"
-    wanted = Wanted(settings.name, settings.server_id, settings.unsafe == "stop", end, needs_names=by_log)
+    wanted = Wanted(
+        settings.name,
+        settings.server_id,
+        settings.unsafe == "stop",
+        end,
+        needs_names=settings.metadata == "full",
+        patterns=patterns_of(settings),
+    )
     found += [Finding("server", _describe(answers)), *judge(answers, wanted), *restored]
     return Examined(tuple(found), measure_headroom(answers, end))
 

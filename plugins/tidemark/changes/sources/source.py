@@ -54,6 +54,7 @@ from tidemark.changes.store.view import read_next_view
 from tidemark.changes.store.write import Writer
 from tidemark.changes.trust.answers import StoreEnd, ask_server
 from tidemark.changes.trust.gaps import OPEN, REPAIRED, Gap, find_gap, pass_gap, read_gaps, record_gap, update_gap
+from tidemark.changes.trust.patterns import Patterns, ask_names
 from tidemark.changes.trust.resume import Resume
 from tidemark.connections import read_connection
 from tidemark.errors import (
@@ -122,6 +123,10 @@ def wants_of(settings: SourceSettings) -> Wants:
     return choose_tables(settings.tables, settings.exclude)
 
 
+def patterns_of(settings: SourceSettings) -> Patterns:
+    return Patterns(settings.tables, settings.exclude)
+
+
 def login_of(settings: SourceSettings) -> connection.SourceSettings:
     """The login at the source's server. UsageError where it has none, or a connection without a password; else as
     `read_connection`."""
@@ -181,10 +186,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Done:
-    """What a capture did, and the tables whose rows it read to their end."""
+    """What a capture did, and the tables whose rows it read to their end. `idle`: what is told of its patterns that mean no
+    table of the server."""
 
     captured: Captured
     tables: Sequence[str] = ()
+    idle: Sequence[str] = ()
 
 
 def capture_source(source: Source, request: Request, progress: Progress = ignore_progress) -> Done:
@@ -216,6 +223,7 @@ def _capture_once(source: Source, request: Request, progress: Progress) -> Done:
         resume = None if request.files else resume_source(source, rules, mirror, follow=request.follow, progress=progress)
         if resume and request.login:
             resume = replace(resume, login=request.login)
+        idle = _list_idle(source, resume, progress) if resume else []
         open_events = open_begun(resume, begin) if resume else open_files(request.files)
         reads = request.reading is Reading.NOW and not request.files and until is None
         asked = (lambda: bool(list_requests(disk))) if reads else bool
@@ -240,7 +248,23 @@ def _capture_once(source: Source, request: Request, progress: Progress) -> Done:
         raise made.refused
     _tell_parked(source, rules)
     rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)
-    return Done(Captured(parts[0].first, parts[-1].last, rows, size), tables)
+    return Done(Captured(parts[0].first, parts[-1].last, rows, size), tables, idle)
+
+
+def _list_idle(source: Source, resume: Resume, progress: Progress) -> list[str]:
+    """Tell of the patterns of the source that mean no table. Nothing, where the server does not answer: the capture asks it
+    again, and has its trouble."""
+    patterns = patterns_of(source.settings)
+    if patterns == Patterns():
+        return []
+    try:
+        with open_resumed(resume) as server:
+            idle = patterns.list_idle(ask_names(server))
+    except TidemarkError:
+        return []
+    for told in idle:
+        progress(Tick(told))
+    return idle
 
 
 def _end_job(job: Job, resume: Resume, begin: Begin) -> Job:

@@ -6,6 +6,7 @@ value; what they mean is decided without a server.
     answers   what a server and its tables say, as one value
     headroom  the hours until the server purges what the store does not have; pure
     rules     what is wrong, and the SQL that mends it; pure
+    patterns  patterns of a source that mean no table of its server
     gaps      stretches that a server purged before they were captured: on record, passed, closed
     resume    the server's events from where a store ends on, where it is proved that it has what the store has
 

@@ -14,6 +14,7 @@ from tidemark.changes.connection.dump import open_dump
 from tidemark.changes.connection.facts import ServerFacts, read_facts
 from tidemark.changes.connection.login import Server, open_server
 from tidemark.changes.connection.model import FilePosition, SourceSettings
+from tidemark.changes.trust.patterns import ask_names
 from tidemark.errors import PermissionDeniedError
 
 Gtids = MysqlGtidSet | MariaGtidPosition
@@ -64,6 +65,8 @@ class Answers:
     """The log behind the one in which the store ends: it began when that one was closed."""
     sequences: tuple[str, ...] = ()
     """Sequences of MariaDB: a log has what they hold as rows of a table without a key."""
+    names: tuple[str, ...] = ()
+    """All tables and sequences there, also those that are not wanted."""
 
 
 _SYSTEM = "('mysql', 'information_schema', 'performance_schema', 'sys')"
@@ -100,6 +103,7 @@ def ask_server(
         locked = _ask_tables(server, _WITHOUT_SNAPSHOT, wants)
         cascades = _ask_cascades(server, wants)
         sequences = _ask_tables(server, _SEQUENCES, wants)
+        names_there = ask_names(server)
         address, login = server.name, server.pin_login()
     names = [name for name, _ in facts.logs]
     behind = names[names.index(end.position.file) + 1 :] if end is not None and end.position.file in names else []
@@ -114,6 +118,7 @@ def ask_server(
         oldest=read_log_start(login, find_rest(names, end.position.file if end else "")[0]) if names else None,
         following=read_log_start(login, behind[0]) if behind else None,
         sequences=tuple(sorted(sequences)),
+        names=names_there,
     )
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.trust.answers import Answers, Gtids, StoreEnd, find_rest
 from tidemark.changes.trust.headroom import RED_SHARE, has_rest, measure_headroom
+from tidemark.changes.trust.patterns import Patterns
 from tidemark.errors import BinlogGapError, PermanentError
 from tidemark.progress import format_count
 
@@ -46,6 +47,7 @@ class Wanted:
     stops: bool = True
     end: StoreEnd | None = None
     needs_names: bool = True
+    patterns: Patterns = field(default_factory=Patterns)
 
     @property
     def replica_name(self) -> str:
@@ -204,6 +206,12 @@ def check_sequences(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
         mend = f'exclude = ["{answers.sequences[0]}"] of the source leaves it out of the store'
         told = f"delta and catalog sinks leave them out: {_name(answers.sequences)}; {mend}"
         yield Finding("sequences", told)
+
+
+def check_patterns(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
+    """A table may come later, so a pattern without one is no fault."""
+    if idle := wanted.patterns.list_idle(answers.names):
+        yield _warn("patterns", "; ".join(idle))
 
 
 def check_locks(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
@@ -387,6 +395,6 @@ def check_headroom(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     *(check_format, check_image, check_metadata, check_filters, check_replica, check_checksum),
-    *(check_cascades, check_keys, check_sequences, check_locks, check_rights, check_server_id, check_clock),
-    *(check_purge, check_identity, check_position, check_headroom),
+    *(check_cascades, check_keys, check_patterns, check_sequences, check_locks, check_rights),
+    *(check_server_id, check_clock, check_purge, check_identity, check_position, check_headroom),
 )

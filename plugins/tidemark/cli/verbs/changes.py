@@ -148,10 +148,13 @@ def _run_capture(call: Call) -> Answer:
         "from": f"seq:{done.first.seq + 1}" if done.transactions else None,
         "to": f"seq:{done.last.seq}" if done.transactions else None,
         "bootstrapped": [*both.tables],
+        "idle_patterns": [*both.idle],
         "seconds": round(time.monotonic() - begun, 3),
     }
 
     def show(screen: Screen) -> None:
+        for told in both.idle:
+            screen.print_line(f"warning: {told}")
         if not done.transactions:
             screen.print_line("nothing new")
             return

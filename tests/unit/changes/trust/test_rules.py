@@ -12,6 +12,7 @@ from tidemark.changes.connection.facts import Replica, ServerFacts
 from tidemark.changes.connection.model import FilePosition
 from tidemark.changes.trust.answers import Answers, Cascade, LogStart, StoreEnd
 from tidemark.changes.trust.headroom import Headroom, measure_headroom
+from tidemark.changes.trust.patterns import Patterns
 from tidemark.changes.trust.rules import Finding, Wanted, judge
 
 HOUR, NOW = 3600, 1_790_000_000.0
@@ -83,6 +84,20 @@ def test_nothing_is_said_against_a_sound_server() -> None:
     found = judge(SOUND, WANTED)
     assert all(finding.ok for finding in found)
     assert not [finding for finding in found if finding.detail.startswith("warning")]
+
+
+def test_a_pattern_that_means_no_table_is_named() -> None:
+    there = replace(SOUND, names=("billing.Bills", "shop.orders", "shop.people"))
+    patterns = Patterns(("**", "shop.*", "Shop.O*", "later.*"), ("billing.bills", "shop.people"))
+    found = find(there, "patterns", replace(WANTED, patterns=patterns))
+    assert found.ok
+    assert found.detail == (
+        'warning: tables: "Shop.O*" means no table that is there now; in another case: shop.orders;'
+        ' tables: "later.*" means no table that is there now;'
+        ' exclude: "billing.bills" means no table that is there now; in another case: billing.Bills'
+    )
+    sound = replace(WANTED, patterns=Patterns(("shop.*",), ("shop.people",)))
+    assert "patterns" not in [one.subject for one in judge(there, sound)]
 
 
 CASCADES = (Cascade("shop.lines", "of order", "ON DELETE CASCADE"),)
