@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +14,7 @@ from tests.commanded import run_here
 from tests.dump_worlds import start_server
 from tests.e2e.test_capture_server import Orders
 from tests.services.mariadb import MariaDb
+from tidemark.cli.main import main
 
 pytestmark = pytest.mark.full
 
@@ -85,3 +88,19 @@ def test_a_pattern_whose_table_comes_later(shop: Shop) -> None:
     shop.server.run("CREATE TABLE Shop.later (id INT PRIMARY KEY)", "INSERT INTO Shop.later VALUES (1)")
     assert (shop.capture(), shop.examine()) == ([], "")
     assert "later" in shop.read_tables()
+
+
+def test_what_is_asked_to_be_read_and_is_no_table(shop: Shop) -> None:
+    """The others are read, and a terminal is told as `--json` is."""
+    shop.write('tables = ["[Ss]hop.*"]')
+    assert shop.capture() == []
+    orders, other = ("shop.orders", "Shop.Orders") if shop.is_lower else ("Shop.Orders", "shop.orders")
+    said = shop.run("bootstrap", "orders", "--tables", orders, other)
+    assert said.code == 0, said
+    assert {one["name"]: one["rows"] for one in said.json["tables"]} == {orders: 1}
+    told = f'tables: "{other}" means no table that is there now; in another case: {orders}'
+    assert said.json["idle_patterns"] == [told]
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        assert main(["--config", str(shop.config), "changes", "bootstrap", "orders", "--tables", other]) == 0
+    assert f"warning: {told}" in shown.getvalue()

@@ -171,6 +171,7 @@ def _run_capture(call: Call) -> Answer:
 def _run_bootstrap(call: Call) -> Answer:
     from tidemark.changes.bootstrap.requests import Request
     from tidemark.changes.sources.source import ask_bootstrap
+    from tidemark.changes.trust.patterns import Patterns
 
     asked = call.arguments
     if asked.again and (asked.cancel or not asked.tables):
@@ -182,14 +183,17 @@ def _run_bootstrap(call: Call) -> Answer:
         {"name": name, "state": table.state, "chunks": table.chunks, "rows": table.rows}
         for name, table in sorted(tables.items())
     ]
+    idle = Patterns(request.tables).list_idle(tables) if not asked.no_wait else []
     left = {table.state for table in tables.values() if table.state != "done"}
     state = "asked" if asked.no_wait else "reading" if left & {"waiting", "reading"} else min(left, default="done")
 
     def show(screen: Screen) -> None:
+        for told in idle:
+            screen.print_line(f"warning: {told}")
         rows = [list(table.values()) for table in shown]
         screen.print_table(("table", "state", "chunks>", "rows>"), rows, "the server has no such table")
 
-    return Answer({"state": state, "tables": shown}, show)
+    return Answer({"state": state, "tables": shown, "idle_patterns": idle}, show)
 
 
 def _run_show(call: Call) -> Answer:
