@@ -104,3 +104,13 @@ def test_what_is_asked_to_be_read_and_is_no_table(shop: Shop) -> None:
     with contextlib.redirect_stdout(shown):
         assert main(["--config", str(shop.config), "changes", "bootstrap", "orders", "--tables", other]) == 0
     assert f"warning: {told}" in shown.getvalue()
+
+
+def test_a_sink_of_tables_that_are_not_there(shop: Shop) -> None:
+    shop.write('tables = ["[Ss]hop.*"]')
+    other = "shop.orders" if not shop.is_lower else "Shop.Orders"
+    sink = f'[sinks.lake]\nsource = "orders"\nkind = "history"\ntarget = "lake"\ntables = ["[Ss]hop.*", "{other}"]\n'
+    shop.config.write_text(shop.config.read_text() + sink)
+    assert shop.examine().startswith(f'warning: tables of sink lake: "{other}" means no table that is there now')
+    checks = run_here(shop.config, "doctor").json["checks"]
+    assert [one for one in checks if "patterns" in one["name"] and other in one["detail"]]

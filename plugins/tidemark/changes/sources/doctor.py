@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from tidemark.changes.trust.headroom import Headroom, measure_headroom
 from tidemark.changes.trust.resume import Resume
 from tidemark.changes.trust.rules import Finding, Wanted, judge
 from tidemark.errors import DiskFullError, PermissionDeniedError, TidemarkError, UnreachableError
-from tidemark.settings.model import SourceSettings
+from tidemark.settings.model import SinkSettings, SourceSettings
 
 LOW_BYTES = 1_000_000_000
 UNKNOWN = Headroom(None, None)
@@ -34,8 +34,8 @@ class Examined:
         return next((finding.kind for finding in self.findings if not finding.ok), 0)
 
 
-def examine(settings: SourceSettings, clock: Callable[[], float]) -> Examined:
-    """Examine a source. Raises nothing that it finds: every trouble is a finding."""
+def examine(settings: SourceSettings, clock: Callable[[], float], sinks: Collection[SinkSettings] = ()) -> Examined:
+    """Examine a source. `sinks`: those of the settings. Raises nothing that it finds: every trouble is a finding."""
     found = [look_at_folder(disk_of(settings).root, "store")]
     end: StoreEnd | None = None
     try:
@@ -50,13 +50,14 @@ def examine(settings: SourceSettings, clock: Callable[[], float]) -> Examined:
         restored = find_restored(resume, end)
     except TidemarkError as trouble:
         return Examined((*found, _of_error("server", trouble)))
+    followers = {sink.name: sink.tables for sink in sinks if sink.source == settings.name}
     wanted = Wanted(
         settings.name,
         settings.server_id,
         settings.unsafe == "stop",
         end,
         needs_names=settings.metadata == "full",
-        patterns=patterns_of(settings),
+        patterns=replace(patterns_of(settings), sinks=followers),
     )
     found += [Finding("server", _describe(answers)), *judge(answers, wanted), *restored]
     return Examined(tuple(found), measure_headroom(answers, end))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from tidemark.changes.connection.login import Server
@@ -18,14 +18,16 @@ _NAMES = (
 
 @dataclass(frozen=True)
 class Patterns:
-    """What a source captures, as its settings say it."""
+    """What a source captures, as its settings say it. `sinks`: `tables` of its sinks, by the name of each."""
 
     tables: Sequence[str] = (EVERYTHING,)
     exclude: Sequence[str] = ()
+    sinks: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def list_idle(self, names: Collection[str]) -> list[str]:
         """What is to be told of each pattern that means none of the server's tables. Pure."""
-        kinds = (("tables", self.tables), ("exclude", self.exclude))
+        kinds = [("tables", self.tables), ("exclude", self.exclude)]
+        kinds += [(f"tables of sink {name}", patterns) for name, patterns in self.sinks.items()]
         return [
             f'{kind}: "{pattern}" means no table that is there now{_name_other_case(pattern, names)}'
             for kind, patterns in kinds

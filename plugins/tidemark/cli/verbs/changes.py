@@ -109,7 +109,8 @@ def _run_doctor(call: Call) -> Answer:
     from tidemark.changes.sources.doctor import examine
     from tidemark.changes.sources.source import settings_of
 
-    found = examine(settings_of(call.settings, call.arguments.source), time.time)
+    settings = call.settings
+    found = examine(settings_of(settings, call.arguments.source), time.time, settings.sinks.values())
     checks = [{"name": one.subject, "ok": one.ok, "detail": one.detail, "hint": one.hint} for one in found.findings]
     told: dict[str, Any] = {"ok": found.exit_code == 0, "checks": checks, "headroom_hours": found.headroom.hours}
     if failed := [one for one in found.findings if not one.ok]:

@@ -82,7 +82,8 @@ def doctor(
         jobs.append(lambda found=site: check_site(found, opener, clock))  # type: ignore[misc]
     jobs.append(lambda: check_names(settings, opener))
     jobs += _list_node_checks(settings, opener, clock)
-    jobs += [lambda found=found: check_source(found, clock) for found in settings.sources.values()]  # type: ignore[misc]
+    sinks = settings.sinks.values()
+    jobs += [lambda found=found: check_source(found, clock, sinks) for found in settings.sources.values()]  # type: ignore[misc]
     jobs += [lambda found=found: check_sink(found) for found in settings.sinks.values()]  # type: ignore[misc]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for found in pool.map(lambda job: job(), jobs):

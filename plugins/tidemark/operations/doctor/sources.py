@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,9 +12,9 @@ from tidemark.operations.doctor.stores import Check, Clock, fail_check, pass_che
 from tidemark.settings.model import SinkSettings, SourceSettings
 
 
-def check_source(settings: SourceSettings, clock: Clock) -> Sequence[Check]:
+def check_source(settings: SourceSettings, clock: Clock, sinks: Collection[SinkSettings] = ()) -> Sequence[Check]:
     """What is wrong with the source's server, tables and store."""
-    found = examine(settings, clock).findings
+    found = examine(settings, clock, sinks).findings
     return [Check(f"source {settings.name}: {one.subject}", one.ok, one.detail, one.hint, one.kind) for one in found]
 
 

@@ -96,6 +96,10 @@ def test_a_pattern_that_means_no_table_is_named() -> None:
         ' tables: "later.*" means no table that is there now;'
         ' exclude: "billing.bills" means no table that is there now; in another case: billing.Bills'
     )
+    of_sink = replace(WANTED, patterns=Patterns(sinks={"lake": ("shop.*", "Shop.*"), "past": ("**",)}))
+    assert find(there, "patterns", of_sink).detail == (
+        'warning: tables of sink lake: "Shop.*" means no table that is there now; in another case: shop.orders, shop.people'
+    )
     sound = replace(WANTED, patterns=Patterns(("shop.*",), ("shop.people",)))
     assert "patterns" not in [one.subject for one in judge(there, sound)]
 
