@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -26,6 +27,7 @@ from tidemark.cluster.replicas.core.quorum import has_barrier_quorum
 from tidemark.cluster.replicas.core.roles import ORIGIN, Group, LogEnd, Member, Position, Role
 from tidemark.cluster.replicas.core.status import evaluate
 
+pytestmark = pytest.mark.timeout(1200)  # thousands of long lives in the soak
 SIZES = [(2, 2), (3, 2), (3, 3), (4, 2), (4, 3), (5, 2), (5, 3)]  # members, quorum
 EMPTY = Log(ORIGIN)
 picks = st.integers(0, 999)
@@ -36,7 +38,7 @@ some = st.lists(st.integers(0, 4), min_size=1, max_size=5)
 class Node:
     fence: Fence | None
     log: Log = EMPTY
-    intact: bool = True  # False from the loss of its disk to the end of its recovery
+    intact: bool = True  # False from the loss of its disk, or of a log that parted, to the end of its recovery
 
 
 @dataclass
@@ -138,7 +140,7 @@ class ReplicaMachine(RuleBasedStateMachine):
             if worker.log is None or judge_fence(node.fence, worker.fence) is not Verdict.ACCEPT:
                 continue
             if node.log.records != worker.log.records[: len(node.log.records)]:
-                node.log = EMPTY
+                node.log, node.intact = EMPTY, False  # it is marked as filling, and has no vote until it has all again
             if not node.log.records or not node.intact:
                 node.fence = worker.fence
             for record in worker.log.records[len(node.log.records) :][:steps]:
