@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster_world import Asked
+from tests.cluster_world import Asked, ClusterWorld
 from tests.commanded import Commanded
 from tests.unit.cli.conftest import Command, Said
 from tidemark.cli.call import Call
@@ -109,3 +109,20 @@ def test_a_ledger_stays_until_somebody_says_yes(tidemark: Command) -> None:
     assert not Path("var/backup").exists()
     assert tidemark("ledger", "rebuild", "--replace", "--json", "--yes").code == 0
     assert len(list(Path("var/backup").iterdir())) == 1
+
+
+def test_a_rebuild_from_nodes_asks_only_where_there_is_a_ledger(world: ClusterWorld, ask: Asked) -> None:
+    code, said = ask("ledger", "rebuild", "--from-nodes")
+    assert code == 2 and "nothing was done" in said["error"], said
+    world.app.ledger.close()
+    for path in (world.folder / "var").glob("ledger.db*"):
+        path.unlink()
+    code, said = ask("ledger", "rebuild", "--from-nodes")
+    assert code == 0, said
+    assert ask("ledger", "rebuild", "--from-nodes")[0] == 2
+    assert ask("ledger", "rebuild", "--from-nodes", "--yes")[0] == 0
+
+
+def test_a_rebuild_from_nodes_needs_nodes(tidemark: Command) -> None:
+    said = tidemark("ledger", "rebuild", "--from-nodes", "--yes")
+    assert said.code == 2 and "the settings have no [nodes]" in said.err

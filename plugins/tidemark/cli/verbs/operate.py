@@ -13,6 +13,7 @@ from tidemark.cli.call import Answer, Call, Verb, add_action
 from tidemark.cli.screen import Screen, shorten_list
 from tidemark.cli.several import answer_receivers
 from tidemark.cli.verbs.transfer import SHOWN, receiver_argument
+from tidemark.errors import UsageError
 from tidemark.settings.model import ReceiverSettings
 
 if TYPE_CHECKING:
@@ -122,13 +123,21 @@ def _ledger_arguments(parser: argparse.ArgumentParser) -> None:
     example = "./tidemark ledger rebuild --replace"
     rebuild = add_action(choices, "rebuild", "a new ledger from manifests, receipts and files", example)
     rebuild.add_argument("--replace", action="store_true", help="in place of one that has rows; a copy of it is kept")
+    told = (
+        "by the logs of the data nodes, also in place of one that is older than they are: needs [nodes], else as --replace"
+    )
+    rebuild.add_argument("--from-nodes", action="store_true", help=told)
     add_action(choices, "upgrade", "bring the database to this version", "./tidemark ledger upgrade")
 
 
 def _ledger_asks(call: Call) -> str:
     from tidemark.operations.consequences import count_ledger
+    from tidemark.operations.rebuild.rebuild import has_rows
 
-    if call.arguments.action != "rebuild" or not call.arguments.replace:
+    asked = call.arguments
+    if asked.action != "rebuild" or not (asked.replace or asked.from_nodes):
+        return ""
+    if asked.from_nodes and not (call.settings.nodes and has_rows(call.settings)):
         return ""
     question = "put a new ledger, made from what lies at the receivers, in the place of this one?"
     return call.add_numbers(question, count_ledger)
@@ -142,8 +151,10 @@ def _run_ledger(call: Call) -> Answer:
         return _answer_result(rebuild.backup_ledger(call.any_app, Path(asked.out) if asked.out else None))
     if asked.action == "upgrade":
         return _answer_result(rebuild.upgrade_ledger(call.settings))
+    if asked.from_nodes and not call.settings.nodes:
+        raise UsageError("the settings have no [nodes] that could be asked", hint="./tidemark ledger rebuild")
     with progress.show_progress(call.screen) as beat:
-        return _answer_result(rebuild.rebuild_ledger(call.settings, beat, replace=asked.replace))
+        return _answer_result(rebuild.rebuild_ledger(call.settings, beat, replace=asked.replace or asked.from_nodes))
 
 
 def _list_each(call: Call, read: Callable[[App, ReceiverSettings], _Result], columns: Sequence[str], empty: str) -> Answer:

@@ -22,7 +22,7 @@ from tidemark.errors import LeaseHeldError, PermanentError
 from tidemark.formats.layout import folder_name
 from tidemark.ledger import journal
 from tidemark.ledger.backup import back_up, copy_rows, used_tables
-from tidemark.ledger.database import Ledger, make_folder
+from tidemark.ledger.database import Ledger, is_unmade, make_folder
 from tidemark.ledger.leases import Leases, load_lease, this_process
 from tidemark.ledger.migrations import migrate_ledger, schema_version
 from tidemark.ledger.receiver import rebuild as rebuild_rows
@@ -119,6 +119,17 @@ def rebuild_ledger(
     finally:
         target.close()
     return RebuildResult(counts, findings, old)
+
+
+def has_rows(settings: Settings) -> bool:
+    """Tell whether there is a ledger that a new one would take the place of. One of another version counts as such."""
+    if is_unmade(settings.ledger.url, settings.root):
+        return False
+    ledger = Ledger(settings.ledger.url, settings.root)
+    try:
+        return bool(used_tables(ledger))
+    finally:
+        ledger.close()
 
 
 def _require_idle(target: Ledger) -> None:
