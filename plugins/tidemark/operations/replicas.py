@@ -113,7 +113,14 @@ class ReplicasVerified:
         if self.wrong:
             more = f" (and {len(self.wrong) - 1} more)" if len(self.wrong) > 1 else ""
             told |= {"error": self.wrong[0] + more, "hint": self.hint}
-        return {**told, "receiver": self.receiver, "groups": [group.as_json() for group in self.groups]}
+        differences = [
+            {"group": group.group, "node": member.node, **vars(one)}
+            for group in self.groups
+            for member in group.members
+            for one in member.differences
+        ]
+        groups = [group.as_json() for group in self.groups]
+        return {**told, "receiver": self.receiver, "groups": groups, "differences": differences}
 
 
 def verify_replicas(

@@ -76,11 +76,15 @@ class GroupReplicasView:
 
 @dataclass(frozen=True)
 class ReplicasView:
+    """`coordinator`: the identity of the cluster, which its members accept records of."""
+
     receiver: str
+    coordinator: str
     groups: tuple[GroupReplicasView, ...]
 
     def as_json(self) -> dict[str, Any]:
-        return {"receiver": self.receiver, "groups": [group.as_json() for group in self.groups]}
+        groups = [group.as_json() for group in self.groups]
+        return {"receiver": self.receiver, "coordinator": self.coordinator, "groups": groups}
 
 
 def show_replicas(app: App, receiver: ReceiverSettings) -> ReplicasView:
@@ -111,7 +115,7 @@ def show_replicas(app: App, receiver: ReceiverSettings) -> ReplicasView:
                 judged = replace(judged, waits=f"{judged.waits}: {told}")
             judged = _add_unreplaced(judged, logs.quorum)
             groups.append(_add_readings(_add_recoveries(judged, recoveries), readings, tails))
-    return ReplicasView(receiver.name, tuple(groups))
+    return ReplicasView(receiver.name, cluster.identity, tuple(groups))
 
 
 def _read_rows(cluster: Cluster) -> tuple[dict[str, GroupLogRow], dict[tuple[str, str], int]]:
