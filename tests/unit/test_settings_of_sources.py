@@ -56,6 +56,14 @@ def test_what_a_source_may_be(written: Path) -> None:
     )
 
 
+def test_a_source_may_lie_in_changes_below_a_receiver_and_nowhere_else_in_it(written: Path) -> None:
+    receiver = '[receivers.centre]\nstore = "{0}"\n[sources.a]\nstore = "{0}/{1}"\n'
+    assert load_text(written, receiver.format("centre", "changes/a")).sources["a"].store.endswith("centre/changes/a")
+    for folder in ("data/a", "landing", "changes.of/a", "../centre"):
+        [problem] = problems(written, receiver.format("centre", folder))
+        assert "shares folders with the store of receiver centre" in problem
+
+
 def test_what_a_sink_may_be(written: Path) -> None:
     source = '[sources.a]\nstore = "changes/a"\n'
     sink = f'{source}[sinks.lake]\nsource = "a"\nkind = "delta"\ntarget = "lake"\n'

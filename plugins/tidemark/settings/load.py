@@ -138,7 +138,8 @@ def _check_nodes(nodes: Mapping[str, dict[str, Any]], receivers: Mapping[str, di
 
 
 def _check_sources(sections: Sections, problems: Problems) -> None:
-    """Refuse a source's store in another folder of the settings, or around one: retention removes what lies in it."""
+    """Refuse a source's store in another folder of the settings, or around one: retention removes what lies in it. It may
+    lie in `changes` below a receiver's folder."""
     others = ("receivers", "nodes", "sources")
     owned = [
         (section, name, table["store"])
@@ -153,6 +154,8 @@ def _check_sources(sections: Sections, problems: Problems) -> None:
         mine = _folder_address(table["store"], "") if "store" in table else ""
         for section, other, store in owned:
             folder = _folder_address(store, "")
+            if section == "receivers" and mine.startswith(f"{folder}changes/"):
+                continue  # nothing of a receiver lies there (formats.layout)
             if mine and (section, other) != ("sources", name) and (folder.startswith(mine) or mine.startswith(folder)):
                 _add_shared_folders(("sources", name), table["store"], (section, other), problems)
                 break
