@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from sqlalchemy.engine import Connection
 
@@ -125,15 +125,22 @@ def check_same(task: TaskRow, wanted: Wanted) -> None:
 
 def find_task(ledger: Ledger, name: str) -> TaskRow:
     with ledger.read() as connection:
-        found = read_task(connection, name)
-        known = ", ".join(task.name for task in list_tasks(connection)) or "none"
-    if found is None:
-        raise NotFoundError(
-            f"no task named {name!r}; the ledger has: {known}",
-            hint="its first member begins a task: ./tidemark changes consume TASK --source SOURCE",
-            subject=name,
-        )
-    return found
+        return read_task(connection, name) or _raise_unknown(connection, name)
+
+
+def find_task_points(ledger: Ledger, name: str) -> tuple[TaskRow, dict[int, StoragePoint]]:
+    """A task and the point of each shard, as of one moment."""
+    with ledger.read() as connection:
+        return read_task_points(connection, name) or _raise_unknown(connection, name)
+
+
+def _raise_unknown(connection: Connection, name: str) -> NoReturn:
+    known = ", ".join(task.name for task in list_tasks(connection)) or "none"
+    raise NotFoundError(
+        f"no task named {name!r}; the ledger has: {known}",
+        hint="its first member begins a task: ./tidemark changes consume TASK --source SOURCE",
+        subject=name,
+    )
 
 
 # rewind and reshard
@@ -175,7 +182,7 @@ def plan_rewind(
 
     BinlogGapError: retention took what begins there.
     """
-    task, was = _read_all(ledger, name)
+    task, was = find_task_points(ledger, name)
     unknown = sorted(set(shards) - set(was))
     if unknown:
         raise NotFoundError(f"task {name} has no shard {unknown[0]}: 0 to {task.shards - 1}", subject=str(unknown[0]))
@@ -204,7 +211,7 @@ def plan_reshard(ledger: Ledger, disk: Disk, wants: Wants, name: str, shards: in
     A point's GTIDs tell what its own shard did. Where a shard did more than what is before its place in this store (another
     store had another order), no new shard may leave that out: all begin at the earliest transaction that any still needs.
     """
-    task, was = _read_all(ledger, name)
+    task, was = find_task_points(ledger, name)
     Sharding(shards, task.hash, task.key_change, task.columns)  # or it raises
     version = max(int(now * 1000), task.version_ts + 1)
     changed = replace(task, shards=shards, generation=task.generation + 1, version_ts=version)
@@ -229,15 +236,6 @@ def apply_change(ledger: Ledger, change: Change, action: str, **detail: Any) -> 
         replace_points(connection, change.task, change.points)
         was = {shard: f"seq:{point.seq}" for shard, point in (change.was or {}).items()}
         record_decision(connection, action, f"task:{change.task.name}", was=was, version=change.task.version_ts, **detail)
-
-
-def _read_all(ledger: Ledger, name: str) -> tuple[TaskRow, dict[int, StoragePoint]]:
-    find_task(ledger, name)  # raises the error that names those there are
-    with ledger.read() as connection:
-        found = read_task_points(connection, name)
-    if found is None:
-        raise NotFoundError(f"task {name} is not in the ledger any more", subject=name)
-    return found
 
 
 def _name_undo(name: str, was: Mapping[int, StoragePoint], shards: int) -> list[str]:

@@ -541,9 +541,8 @@ def _write_stream(batch: Any, *, level: int) -> Sequence[Bytes]:
 def _read_stream(data: Bytes, chosen: Chosen | None = None) -> Any:
     import pyarrow as pa
 
-    data = pa.py_buffer(
-        bytes(data)
-    )  # rows lie in it where they are not compressed, and there they begin where Arrow wants it
+    # Rows lie in it where they are not compressed, and there they begin where Arrow wants it.
+    data = pa.py_buffer(bytes(data))
     with pa.ipc.open_stream(data, options=pa.ipc.IpcReadOptions(use_threads=False)) as stream:
         schema = stream.schema
         places = None if chosen is None else chosen(_shape_of(schema))

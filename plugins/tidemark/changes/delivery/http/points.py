@@ -9,6 +9,7 @@ A rewind is that of `./tidemark changes rewind`, with its entry in the audit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +43,7 @@ from tidemark.changes.delivery.tasks import (
     apply_change,
     check_same,
     find_task,
+    find_task_points,
     open_task,
     plan_rewind,
     require_no_sink,
@@ -63,7 +65,6 @@ from tidemark.ledger.delivery import (
     read_points,
     read_sink_tables,
     read_task,
-    read_task_points,
 )
 from tidemark.ledger.leases import Lease, LeaseRow, Leases, assert_held
 
@@ -78,10 +79,8 @@ class TaskPoints:
 
     def find(self, name: str) -> TaskRow:
         """The task. The names of others are not told."""
-        try:
+        with _hide_others(name):
             return find_task(self.leases.ledger, name)
-        except NotFoundError as unknown:
-            raise NotFoundError(f"no task named {name!r} has begun", hint=unknown.hint, subject=name) from unknown
 
     def read_sinks(self, names: Sequence[str]) -> Iterator[tuple[str, TaskRow, SinkBatch, StoragePoint, int]]:
         """Of those that are sinks which have begun: the task, the newest batch, the least point, how many tables stopped."""
@@ -95,12 +94,8 @@ class TaskPoints:
 
     def tell(self, name: str) -> dict[str, Any]:
         """The task, and the point of each shard in the words of the seed."""
-        self.find(name)  # raises where there is none
-        with self.leases.ledger.read() as connection:
-            found = read_task_points(connection, name)
-        if found is None:
-            raise NotFoundError(f"task {name} is not in the ledger any more", subject=name)
-        task, points = found
+        with _hide_others(name):
+            task, points = find_task_points(self.leases.ledger, name)
         return {
             "taskName": task.name,
             "serviceGroupName": task.source,
@@ -322,6 +317,15 @@ class _Due:
     @property
     def is_due(self) -> bool:
         return bool(self.renew or self.release or self.take or self.join)
+
+
+@contextmanager
+def _hide_others(name: str) -> Iterator[None]:
+    """The names of other tasks are not told."""
+    try:
+        yield
+    except NotFoundError as unknown:
+        raise NotFoundError(f"no task named {name!r} has begun", hint=unknown.hint, subject=name) from unknown
 
 
 def _find_further(places: Places, was: StoragePoint, point: StoragePoint, what: str) -> StoragePoint | None:
