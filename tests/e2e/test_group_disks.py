@@ -41,6 +41,16 @@ def role_of(centre: LoadedCentre, node: str) -> str:
     return next(member.role.value for member in shown.members if member.node == node)
 
 
+def spoil_disk(place: Path, how: str) -> None:
+    """Fill a small disk, or let it only be read."""
+    if how == "full":
+        with (place / "in-the-way").open("wb", buffering=0) as filling, pytest.raises(OSError, match="No space"):
+            while True:
+                filling.write(bytes(4096))
+    else:
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+
+
 @pytest.mark.parametrize("how", ["full", "read-only"])
 @pytest.mark.parametrize("which", ["master", "slave"])
 def test_the_others_go_on_and_it_comes_back(tmp_path: Path, how: str, which: str) -> None:
@@ -55,12 +65,7 @@ def test_the_others_go_on_and_it_comes_back(tmp_path: Path, how: str, which: str
         centre.land(1)
         centre.load()
         assert group(centre).in_step == NODES
-        if how == "full":
-            with (place / "in-the-way").open("wb", buffering=0) as filling, pytest.raises(OSError, match="No space"):
-                while True:
-                    filling.write(bytes(4096))
-        else:
-            subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+        spoil_disk(place, how)
         centre.land(2)
         assert centre.load().exit_code == 0 and len(centre.rows()) == 2
         watch_groups(centre.app, centre.receiver)

@@ -18,7 +18,7 @@ import pytest
 from tests.centre import rows
 from tests.clustered import LoadedCentre, everything_is_held, logs_tell_the_catalog, watch_at_once
 from tests.e2e.chaos_proxy import ChaosProxy, chaos
-from tests.e2e.test_group_disks import small_disk
+from tests.e2e.test_group_disks import small_disk, spoil_disk
 from tests.services.sshd import FarEnd, Sshd
 from tidemark.cluster.health.check import check_cluster
 from tidemark.cluster.health.watch import watch_groups
@@ -163,12 +163,7 @@ def test_a_disk_behind_a_server_that_is_full_or_can_only_be_read(
             centre.app.settings.nodes[name] = at
         centre.land(1)
         assert load(centre.app, centre.receiver).exit_code == 0
-        if how == "full":
-            with (place / "in-the-way").open("wb", buffering=0) as filling, pytest.raises(OSError, match="No space"):
-                while True:
-                    filling.write(bytes(4096))
-        else:
-            subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+        spoil_disk(place, how)
         for number in (2, 3):
             centre.land(number)
             assert load(centre.app, centre.receiver).exit_code == 0
