@@ -24,6 +24,7 @@ from tidemark.stores.protocol import LANDING
 
 _LONGEST = 200  # bytes of one folder's name; file systems allow 255
 UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+SCHEMA_FOLDER = "schema"
 TAKEN = "taken"  # copies of landed files, until they are placed
 
 
@@ -50,7 +51,7 @@ def taken_folder(site_id: str, landing: str) -> str:
 
 
 def schema_location(site_id: str, path: str, epoch: int) -> str:
-    return f"schema/{site_id}/{landed_path(path)}.{epoch}"
+    return f"{SCHEMA_FOLDER}/{site_id}/{landed_path(path)}.{epoch}"
 
 
 def folder_name(database: str) -> str:

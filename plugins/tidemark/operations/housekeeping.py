@@ -7,6 +7,7 @@ receiver's load lease: a load could place a file under a name that is being recl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -18,7 +19,16 @@ from tidemark.cluster.health.housekeeping import keep_nodes
 from tidemark.cluster.replicas.catch_up import remove_everywhere
 from tidemark.cluster.replicas.forward import make_visible
 from tidemark.cluster.replicas.promote import require_newest
-from tidemark.formats.records import SettledSource, Settlement, encode_settlement, settled_place
+from tidemark.formats.answered import FOLDER as ANSWERED_FOLDER
+from tidemark.formats.layout import SCHEMA_FOLDER
+from tidemark.formats.records import (
+    DECIDED_FOLDER,
+    SETTLED_FOLDER,
+    SettledSource,
+    Settlement,
+    encode_settlement,
+    settled_place,
+)
 from tidemark.ledger import journal
 from tidemark.ledger.journal import trim_events
 from tidemark.ledger.leases import assert_held
@@ -30,10 +40,14 @@ from tidemark.receiver.faults import require_theirs
 from tidemark.receiver.load.landings import clean_landing, landing_folders, read_found_manifest, sweep_waiting
 from tidemark.receiver.session import HeldReceiver, hold_receiver
 from tidemark.settings.model import ReceiverSettings
+from tidemark.tsfiles.names import MARK_FILE
 
 DAY = 86_400.0
 GRACE_DAYS = 1.0  # how long a reader may read a file that was retired meanwhile
 EVENT_DAYS = 90.0  # events explain; earlier history is in the audit table, the catalog and the receipts
+_RECORDS = (ANSWERED_FOLDER, DECIDED_FOLDER, SETTLED_FOLDER, SCHEMA_FOLDER)
+_HALF_WRITTEN = re.compile(r"\.[0-9a-f]{8}\.tmp\Z")  # as `Store.publish` names it
+_HALF_WRITTEN_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -69,6 +83,7 @@ def housekeep(app: App, receiver: ReceiverSettings) -> HousekeepResult:
         kept = keep_nodes(cluster, store)
         sweep_waiting(app.ledger, store, receiver.name, lease)
         landings = _clean_landings(work)
+        _remove_half_written(work)
         old = app.clock() - EVENT_DAYS * DAY
         with app.ledger.write() as connection:
             assert_held(connection, lease)
@@ -170,3 +185,15 @@ def _clean_landings(work: HeldReceiver) -> int:
             assert_held(connection, work.lease)
             journal.record_event(connection, "landing.cleaned", site_id=folder.site_id, landing=folder.landing)
     return cleaned
+
+
+def _remove_half_written(work: HeldReceiver) -> None:
+    """Remove the temp files of records that a killed writer left. Each has a name of its own, so nobody replaces it.
+
+    Those of the last hour stay: `adopt` and `ledger rebuild` write records too, and do not hold the receiver's lease.
+    """
+    listed = work.store.list_files(_RECORDS).entries
+    beside_mark = [name for name in work.store.list_folder("") if name.startswith(f"{MARK_FILE}.")]
+    entries = [*listed, *(entry for entry in work.store.stat_many(beside_mark) if entry is not None)]
+    old = work.app.clock() - _HALF_WRITTEN_SECONDS
+    work.store.remove([e.path for e in entries if _HALF_WRITTEN.search(e.path) and e.mtime < old])

@@ -119,3 +119,27 @@ def test_what_a_load_left_in_a_landing_is_removed(deploy) -> None:
     stray.write_bytes(b"left by a load that died while it cleaned")
     assert housekeep(d.app, d.receiver).landings == 1
     assert sorted(p.name for p in landing.iterdir()) == ["manifest.json", "receipt.json"]
+
+
+def test_temp_files_of_records_that_a_killed_writer_left_go_after_an_hour(deploy) -> None:
+    """`.tmp` beside records, the mark and schema logs; a file that only looks so, and a fresh one, stay."""
+    d = deploy(None)
+    d.sync()
+    answer = next(d.centre.glob("answered/*/*.receipt.json"))
+    left = [
+        answer.with_name(f"{answer.name}.0a1b2c3d.tmp"),
+        d.centre / "ledger_mark.json.0a1b2c3d.tmp",
+        d.centre / "decided" / "000-12345678.json.00000000.tmp",
+        d.centre / "settled" / "m.tsfile.json.ffffffff.tmp",
+        d.centre / "schema" / "site" / "mlog.bin.0.89abcdef.tmp",
+    ]
+    others = [answer.with_name("mine.tmp"), d.centre / "other.json.0a1b2c3d.tmp"]
+    for place in (*left, *others):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(b"{")
+    housekeep(d.app, d.receiver)
+    assert all(place.exists() for place in (*left, *others)), "somebody may be writing them"
+    _later(d, 2 / 24)
+    housekeep(d.app, d.receiver)
+    assert [place for place in left if place.exists()] == []
+    assert all(place.exists() for place in (*others, answer))
