@@ -13,7 +13,18 @@ from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.delivery.blocks import Blocks, Divided, Key, skip_rows
 from tidemark.changes.delivery.shards import ShardPiece
 from tidemark.changes.delivery.storage_points import Place, Start
-from tidemark.changes.store.model import ABSENT, Ddl, Mark, Record, Row, Rows, SchemaChange, Shape, Transaction
+from tidemark.changes.store.model import (
+    ABSENT,
+    Ddl,
+    Mark,
+    Record,
+    Row,
+    Rows,
+    SchemaChange,
+    Shape,
+    Transaction,
+    make_numbers,
+)
 
 ROWS = "rows"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -114,7 +125,7 @@ class Batch:
 
         rows = self._rows
         arrays, has_none = rows.image(side)
-        return pa.StructArray.from_arrays(arrays, names=[c.name for c in rows.shape.columns], mask=pa.array(has_none))
+        return pa.StructArray.from_arrays(arrays, names=[c.name for c in rows.shape.columns], mask=make_numbers(has_none))
 
     def rows(self) -> Iterator[tuple[Segment, int, Row]]:
         """Each row with its transaction, and its number there."""

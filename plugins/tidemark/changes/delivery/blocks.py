@@ -181,7 +181,7 @@ def read_shard(
 
 def skip_rows(piece: ShardPiece, start: tuple[int, int]) -> ShardPiece:
     """A piece without the rows that are before a place in its transaction."""
-    from tidemark.changes.store.model import Record, Rows
+    from tidemark.changes.store.model import Record, Rows, view_numbers
 
     seq, index = start
     if piece.seq != seq or not index:
@@ -189,7 +189,7 @@ def skip_rows(piece: ShardPiece, start: tuple[int, int]) -> ShardPiece:
     records: list[Record] = []
     for record in piece.transaction.records:
         if isinstance(record, Rows):
-            numbers = record.batch.column("i").to_numpy()
+            numbers = view_numbers(record.batch.column("i"))
             skipped = int((numbers < index).sum())  # they rise
             if skipped < record.count:
                 records.append(Rows(record.shape, record.whole, record.start + skipped, record.count - skipped))

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidemark.changes.store.model import Op, Record, Rows, Shape, Transaction
+from tidemark.changes.store.model import Op, Record, Rows, Shape, Transaction, make_numbers, view_numbers
 from tidemark.changes.store.read import Piece
 from tidemark.errors import PermanentError, UsageError
 
@@ -87,7 +87,7 @@ def shard_rows(sharding: Sharding, rows: Rows) -> Numbers:
     after = _number(sharding, _hash_keys(sharding, rows.shape, batch, 1))
     if not is_deleted.any():
         return after
-    deleted = batch.filter(pa.array(is_deleted))
+    deleted = batch.filter(make_numbers(is_deleted))
     after[is_deleted] = _number(sharding, _hash_keys(sharding, rows.shape, deleted, 0))
     return after
 
@@ -185,7 +185,7 @@ class _Whole:
         places = within + np.repeat(starts, counts)
         if len(places) and places[-1] - places[0] + 1 == len(places) and (np.diff(places) == 1).all():
             return self.batch.slice(int(places[0]), len(places)), within + np.repeat(firsts, counts), begins
-        return self.batch.take(pa.array(places)), within + np.repeat(firsts, counts), begins
+        return self.batch.take(make_numbers(places)), within + np.repeat(firsts, counts), begins
 
 
 def _divide_rows(sharding: Sharding, whole: _Whole, chosen: Sequence[int]) -> Iterator[tuple[int, list[tuple[int, Rows]]]]:
@@ -201,7 +201,7 @@ def _divide_rows(sharding: Sharding, whole: _Whole, chosen: Sequence[int]) -> It
         places = np.arange(count)
         divided = _extend(batch, index, None)
         if len(moved):
-            rows = _fill_after(divided.take(pa.array(moved)), shape, find_key(sharding, shape))
+            rows = _fill_after(divided.take(make_numbers(moved)), shape, find_key(sharding, shape))
             divided = _split_moved(divided, rows, moved, (olds, shards[moved]))
             places = np.concatenate([np.delete(places, moved), moved, moved])
             shards = np.concatenate([np.delete(shards, moved), olds, shards[moved]])
@@ -230,7 +230,7 @@ def _find_moved(sharding: Sharding, whole: _Whole, batch: Any) -> tuple[Numbers,
     updates = np.flatnonzero(_ops_of(batch) == Op.UPDATE)
     if sharding.key_change == AFTER or not len(updates):
         return shards, none, none
-    updated = batch if len(updates) == batch.num_rows else batch.take(pa.array(updates))
+    updated = batch if len(updates) == batch.num_rows else batch.take(make_numbers(updates))
     before = _hash_keys(sharding, whole.shape, updated, 0)
     if sharding.key_change == REFUSE:
         changed = np.flatnonzero(before != _hash_keys(sharding, whole.shape, updated, 1))
@@ -251,7 +251,7 @@ def _find_moved(sharding: Sharding, whole: _Whole, batch: Any) -> tuple[Numbers,
 
 def _take(batch: Any, places: Numbers) -> Any:
     """Rows of a batch. Columns of nulls alone, as images have that an operation lacks, cost nothing."""
-    taken, count = pa.array(places), len(places)
+    taken, count = make_numbers(places), len(places)
     columns = [
         pa.nulls(count, column.type) if column.null_count == len(column) else column.take(taken) for column in batch.columns
     ]
@@ -260,7 +260,7 @@ def _take(batch: Any, places: Numbers) -> Any:
 
 def _extend(batch: Any, index: Numbers, moved: Any) -> Any:
     """A shape's rows with the columns `i` and `moved`."""
-    extra = [pa.array(index), pa.nulls(batch.num_rows, pa.int32()) if moved is None else moved]
+    extra = [make_numbers(index), pa.nulls(batch.num_rows, pa.int32()) if moved is None else moved]
     return pa.RecordBatch.from_arrays([*batch.columns, *extra], schema=_extended(batch.schema))
 
 
@@ -278,7 +278,7 @@ def _fill_after(rows: Any, shape: Shape, key: Sequence[int]) -> Any:
         absent = find_absent(rows, place, 1) & ~find_absent(rows, place, 0)
         if absent.any():
             after = 3 + width + place
-            columns[after] = pc.if_else(pa.array(absent), columns[3 + place], columns[after])
+            columns[after] = pc.if_else(make_numbers(absent), columns[3 + place], columns[after])
             bits = [each & ~(1 << place) if is_absent else each for each, is_absent in zip(bits, absent, strict=True)]
     size = (width + 7) // 8
     columns[2] = pa.array([each.to_bytes(size, "little") if each else None for each in bits], columns[2].type)
@@ -288,12 +288,12 @@ def _fill_after(rows: Any, shape: Shape, key: Sequence[int]) -> Any:
 def _split_moved(divided: Any, rows: Any, moved: Numbers, shards: tuple[Numbers, Numbers]) -> Any:
     """The rows without the moved ones, then a delete for each of these, then an insert for each."""
     width = (divided.num_columns - 3 - len(EXTRA)) // 2
-    kept = divided.filter(pa.array(~np.isin(np.arange(divided.num_rows), moved)))
-    olds, news = (pa.array(each.astype(np.int32)) for each in shards)
+    kept = divided.filter(make_numbers(~np.isin(np.arange(divided.num_rows), moved)))
+    olds, news = (make_numbers(each.astype(np.int32)) for each in shards)
     made = [kept]
     for op, other, absent, gone in ((Op.DELETE, news, 2, 3 + width), (Op.INSERT, olds, 1, 3)):
         columns = list(rows.columns)
-        columns[0] = pa.array(np.full(len(moved), op, np.uint8))
+        columns[0] = make_numbers(np.full(len(moved), op, np.uint8))
         for place in (absent, *range(gone, gone + width)):
             columns[place] = pa.nulls(len(moved), columns[place].type)
         columns[-1] = other
@@ -305,7 +305,7 @@ def _split_moved(divided: Any, rows: Any, moved: Numbers, shards: tuple[Numbers,
 
 
 def _ops_of(batch: Any) -> NDArray[np.uint8]:
-    return batch.column(0).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    return view_numbers(batch.column(0))  # type: ignore[no-any-return]
 
 
 def _hash_keys(sharding: Sharding, shape: Shape, batch: Any, side: int) -> Words:
@@ -329,7 +329,7 @@ def _key_column(shape: Shape, batch: Any, place: int, side: int) -> Any:
             hint="set binlog_row_image = FULL at the source, or divide the table by its primary key",
             subject=table,
         )
-    return pc.if_else(pa.array(absent), before, after) if side and absent.any() else (before, after)[side]
+    return pc.if_else(make_numbers(absent), before, after) if side and absent.any() else (before, after)[side]
 
 
 def find_absent(batch: Any, place: int, side: int) -> NDArray[np.bool_]:
@@ -365,19 +365,23 @@ def _words(array: Any) -> Words:
         texts = array.view(pa.binary()).to_pylist()
         words = np.array([0 if text is None else crc32(text) | len(text) << 32 for text in texts], np.uint64)
     elif pa.types.is_floating(array.type):
-        floats = array.fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0  # -0.0 becomes 0.0
+        floats = view_numbers(array) + 0.0  # -0.0 becomes 0.0
         words = np.where(np.isnan(floats), np.uint64(_NAN), floats.view(np.uint64))
     else:
-        words = array.fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64)
+        words = view_numbers(array).view(np.uint64)
     if array.null_count:
-        words = np.where(array.is_null().to_numpy(zero_copy_only=False), np.uint64(_NULL), words)
+        words = np.where(_nulls_of(array), np.uint64(_NULL), words)
     return words
+
+
+def _nulls_of(array: Any) -> NDArray[np.bool_]:
+    return view_numbers(array.is_null().cast(pa.uint8())).view(np.bool_)  # type: ignore[no-any-return]
 
 
 def _hash_ptubes(arrays: Sequence[Any]) -> Words:
     """The logical partition of the original."""
     if len(arrays) == 1 and pa.types.is_integer(arrays[0].type):
-        values = arrays[0].fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64)
+        values = np.where(_nulls_of(arrays[0]), np.uint64(0), view_numbers(arrays[0]).view(np.uint64))
         hashes = (values ^ values >> np.uint64(32)).astype(np.uint32) + np.uint32(_LONG)
     elif len(arrays) == 1:
         texts = _print_values(arrays[0])
