@@ -8,10 +8,12 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.synchronize import Barrier
 from urllib.parse import urlsplit
 
-from tidemark.changes.delivery.http.client.session import SESSION, ReaderClient
+from tidemark.changes.delivery.http.client.session import SESSION, ReaderClient, Received
 from tidemark.changes.delivery.http.requests import ARROW, Checkpoint, Subscription
 from tidemark.changes.delivery.shards import Sharding
 from tidemark.changes.store.model import Rows
@@ -42,23 +44,29 @@ def consume(address: str, codec: str, shards: tuple[int, ...], limit: int) -> in
     client = open_client(address, codec, shards)
     client.subscribe()
     rows = 0
-    while rows < limit:
-        got = client.fetch(milliseconds=0)
-        if not got.frames and not got.events:
-            break
-        if codec == ARROW:
-            for _, frame in got.frames:
-                for piece in frame.pieces:
-                    rows += sum(len(record.batch) for record in piece.transaction.records if isinstance(record, Rows))
-            continue
+    for got in fetch_ahead(client):
+        for _, frame in got.frames:
+            for piece in frame.pieces:
+                rows += sum(len(record.batch) for record in piece.transaction.records if isinstance(record, Rows))
         for events in (got.events or {}).values():
             for event in events:
                 if event.eventType < 4:
                     sides = (event.rowData.before, event.rowData.after)
                     values = [{n: None if c.isNull else c.value for n, c in side.items()} for side in sides]
                     rows += any(map(bool, values))
+        if rows >= limit:
+            break
     client.close()
     return rows
+
+
+def fetch_ahead(client: ReaderClient) -> Iterator[Received]:
+    """What comes, to the end that the store has. The next reply is asked for while the caller is at the one before."""
+    with ThreadPoolExecutor(1) as beside:
+        coming = beside.submit(client.fetch, milliseconds=0)
+        while (got := coming.result()).frames or got.events:
+            coming = beside.submit(client.fetch, milliseconds=0)
+            yield got
 
 
 def _run(wanted: tuple[str, str, tuple[int, ...], int], start: Barrier, told: multiprocessing.Queue[int]) -> None:

@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     everything = config.getoption("--all") or config.getoption("--soak")
-    explorer.DEATHS = sys.maxsize if everything else explorer.DEATHS
+    explorer.DEATHS = sys.maxsize if config.getoption("--soak") else 100 if everything else explorer.DEATHS
     profile = "soak" if config.getoption("--soak") else "ci" if everything else "dev"
     hypothesis.settings.load_profile(os.environ.get("TIDEMARK_TEST_HYPOTHESIS", profile))
 

@@ -36,7 +36,7 @@ from tidemark.stores.listing import list_names
 from tidemark.stores.protocol import Entry, FileEnd, Listing, Range, Store, StoreProperties
 
 LIVES = 4  # a world must come to rest within so many lives after its last death
-DEATHS = 12  # points at which a sweep dies, evenly spread; with --all it dies at each (`tests/conftest.py` sets this)
+DEATHS = 12  # points at which a sweep dies, evenly spread: 100 with --all, each with --soak (`tests/conftest.py` sets this)
 
 T = TypeVar("T")
 _pids = itertools.count(5_000_000)  # beyond any real pid: `is_alive` says dead
@@ -94,7 +94,7 @@ class Explored:
 
 
 def explore(build: Callable[[], World], points: Iterable[int] | None = None, when: str = "") -> Explored:
-    """Die at every point (at about DEATHS of them without --all), or at `points`; restart, check. AssertionError names the
+    """Die at every point (at about DEATHS of them without --soak), or at `points`; restart, check. AssertionError names the
     point.
 
     `when`: only before effects, or only after them. What a death after an effect leaves is mostly what one before the next

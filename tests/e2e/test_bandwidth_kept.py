@@ -73,7 +73,7 @@ def in_windows(seen: list[tuple[float, int]], cap: float = CAP) -> list[float]:
             for mark, tier, way, many in [
                 (pytest.mark.soak, Tier.PYTHON, "push", 4),
                 (pytest.mark.soak, Tier.POSIX, "pull", 1),
-                (pytest.mark.full, Tier.SFTP, "push", 1),
+                (pytest.mark.soak, Tier.SFTP, "push", 1),
                 (pytest.mark.soak, Tier.PYTHON, "push", 1),
                 (pytest.mark.soak, Tier.PYTHON, "pull", 4),
                 (pytest.mark.soak, Tier.POSIX, "push", 1),
@@ -110,15 +110,9 @@ def test_the_cap_is_kept_within_a_twentieth(
         assert connections == 1 or wire.most_at_once > 1
 
 
-@pytest.mark.parametrize(
-    ("tier", "way"),
-    [
-        pytest.param(Tier.POSIX, "push", marks=pytest.mark.soak),
-        pytest.param(Tier.SFTP, "pull", marks=pytest.mark.full),
-        pytest.param(Tier.POSIX, "pull", marks=pytest.mark.soak),
-        pytest.param(Tier.SFTP, "push", marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("way", ["push", "pull"])
+@pytest.mark.parametrize("tier", [Tier.POSIX, Tier.SFTP])
 def test_bundles_of_small_files_keep_the_cap_on_the_lower_tiers(sshd: Sshd, tmp_path: Path, tier: Tier, way: str) -> None:
     """They are written, synced and digested between two readings, so they may be slower than the cap. A bundle is asked for
     at once, `tar` headers and the line's frames on top: in ten seconds one more than its share may cross (seen: 6 %)."""

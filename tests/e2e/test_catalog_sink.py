@@ -145,7 +145,7 @@ class Plant:
         return sorted(found, key=repr)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_sink_that_is_killed_again_and_again(tmp_path: Path, server: MariaDb, seed: int) -> None:
     plant = Plant(tmp_path, server, seed)
     for number in range(5):

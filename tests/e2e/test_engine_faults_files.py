@@ -211,7 +211,8 @@ def test_a_hundred_thousand_files_in_one_folder(sshd: Sshd, in_memory: Path, way
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("way", [pytest.param("pull", marks=pytest.mark.full), pytest.param("push", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("way", ["pull", "push"])
+@pytest.mark.soak
 def test_five_gigabytes_with_holes_cut_in_the_middle(sshd: Sshd, tmp_path: Path, way: str) -> None:
     world = World.of(sshd, tmp_path, way)
     place, size = world.site / "large.tsfile", 5 * GB + 3

@@ -148,7 +148,7 @@ def mend(proxies: dict[str, ChaosProxy]) -> int:
 
 @pytest.mark.usefixtures("short_limits")
 @pytest.mark.parametrize("far_end", CUT_IN_ALL)
-@pytest.mark.parametrize("how", ["full", "read-only"])
+@pytest.mark.parametrize("how", ["full", pytest.param("read-only", marks=pytest.mark.soak)])
 def test_a_disk_behind_a_server_that_is_full_or_can_only_be_read(
     tmp_path: Path, start_sshd: Callable[..., Sshd], far_end: FarEnd, how: str
 ) -> None:

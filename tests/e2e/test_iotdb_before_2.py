@@ -58,7 +58,10 @@ def started(version: str) -> OldIoTDB:
         pytest.skip(str(missing))
 
 
-@pytest.fixture(params=iotdb_before_2.VERSIONS)
+ONE_AND_MORE = [iotdb_before_2.VERSIONS[0], pytest.param(iotdb_before_2.VERSIONS[1], marks=pytest.mark.soak)]
+
+
+@pytest.fixture(params=ONE_AND_MORE)
 def server(request: pytest.FixtureRequest) -> Iterator[OldIoTDB]:
     """An empty server of each version."""
     running = started(request.param)
@@ -80,7 +83,7 @@ class Wrote:
     kinds: set[Kind]
 
 
-@pytest.fixture(scope="module", params=iotdb_before_2.VERSIONS)
+@pytest.fixture(scope="module", params=ONE_AND_MORE)
 def wrote(request: pytest.FixtureRequest) -> Iterator[Wrote]:
     """A server with every type, encoding and compression it accepts: two chunks of each series, late rows, deletions."""
     running = started(request.param)

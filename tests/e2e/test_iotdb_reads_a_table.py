@@ -133,6 +133,7 @@ def test_every_type_and_what_changes_later(plant: Plant, server: MariaDb, node: 
     assert_same(24)
 
 
+@pytest.mark.soak
 def test_random_changes(plant: Plant, server: MariaDb, node: IoTDB) -> None:
     """Several batches in a landing: files come with deletions, later ones overlap them, or change those that are there."""
     for _ in range(3):

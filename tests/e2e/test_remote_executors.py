@@ -19,7 +19,7 @@ from tests.services.processes import PartMissing
 from tests.services.running_airflow import DATA
 from tests.services.standard_airflow import PACKAGE, StandardAirflow
 
-pytestmark = [pytest.mark.full, pytest.mark.real("uv"), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.soak, pytest.mark.real("uv"), pytest.mark.timeout(1200)]
 SETTINGS = """
 [airflow]
 load_schedule = ""
@@ -73,7 +73,7 @@ def pod(home: Path) -> dict[str, str]:
     return {"AIRFLOW__CORE__EXECUTOR": "pod_executor.PodExecutor", "PYTHONPATH": str(home / "modules")}
 
 
-@pytest.fixture(scope="module", params=[celery, pytest.param(pod, marks=pytest.mark.soak)])
+@pytest.fixture(scope="module", params=[celery, pod])
 def airflow(
     request: pytest.FixtureRequest, installed: Installed, tmp_path_factory: pytest.TempPathFactory, postgres: Postgres
 ) -> Iterator[StandardAirflow]:

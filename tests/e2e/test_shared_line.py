@@ -209,7 +209,7 @@ def test_five_that_come_and_go_are_together_within_the_cap(world: World) -> None
 
 @pytest.mark.full
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("victim", ["link", "move"])
+@pytest.mark.parametrize("victim", ["link", pytest.param("move", marks=pytest.mark.soak)])
 def test_the_share_of_one_that_is_killed_goes_to_the_other(world: World, victim: str) -> None:
     world.site("plant1", 28)
     world.slots(28)

@@ -234,7 +234,8 @@ def wait_for_middle(centre: Centre, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("victim", ["whole merge", pytest.param("driver", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("victim", ["whole merge", "driver"])
 def test_a_merge_that_is_killed_and_asked_for_again(cluster: Cluster, tmp_path: Path, victim: str) -> None:
     """As Airflow does when it runs a task again: the same command, which cleans up and ends the work."""
     centre = centre_at(tmp_path, "local[1]")

@@ -149,6 +149,7 @@ def test_a_task_that_is_killed_is_done_again(world: Callable[[str], World], java
     assert str(moving.servers["n4"].key) not in told and "PRIVATE KEY" not in told
 
 
+@pytest.mark.soak
 def test_a_driver_that_is_killed_is_started_again(world: Callable[[str], World], java: Path) -> None:
     moving = world("local[2]")
     first = session_at("slot_migrate", "local[2]", java)
