@@ -19,7 +19,7 @@ import pyarrow as pa
 from tidemark.changes.capture.identity import Origin
 from tidemark.changes.delivery.shards import INDEX, MOVED, Sharding, ShardPiece, find_key
 from tidemark.changes.spark.plan import ByShard
-from tidemark.changes.store.model import Column, Kind, Rows, Shape
+from tidemark.changes.store.model import Column, Kind, Rows, Shape, make_numbers
 from tidemark.errors import PermanentError, UsageError
 
 INT, BIG, DOUBLE = pa.int64(), pa.decimal128(20), pa.float64()
@@ -163,7 +163,7 @@ class TypedRows:
             yield self._make_batch(run, Rows(first.shape, first.whole, first.start, count))
 
     def _make_batch(self, run: Sequence[Segment], rows: Rows) -> pa.RecordBatch:
-        each = pa.array(np.repeat(np.arange(len(run)), [one.rows.count for one in run]))
+        each = make_numbers(np.repeat(np.arange(len(run)), [one.rows.count for one in run]))
         batch, infos = rows.batch, [one.piece.transaction.info for one in run]
 
         def spread(values: Sequence[object], kind: pa.DataType) -> Any:
@@ -193,7 +193,7 @@ class TypedRows:
             pa.nulls(len(has_none), field.type) if place is None else _convert(arrays[place], field, rows.shape)
             for place, field in zip(places, kind, strict=True)
         ]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=pa.array(has_none))
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=make_numbers(has_none))
 
     def _find_places(self, shape: Shape, side: int, kind: pa.StructType) -> list[int | None]:
         """For each field of an image, the place of the table's column; None: it has none."""
