@@ -12,6 +12,7 @@ import pytest
 from pymysql.err import OperationalError
 
 from tests.bootstrap_worlds import fold, read, read_in_chunks, write_settings
+from tests.changing_tables import numbers
 from tests.commanded import run_here
 from tests.dump_worlds import MARIADB, MYSQL_SERVER, NEWEST_MARIADB, REAL_SERVERS, start_server
 from tests.services.mariadb import MariaDb
@@ -208,6 +209,35 @@ def test_each_row_is_read_once_whatever_the_key_is(tmp_path: Path, server: Maria
         assert table in WHOLE or len(set(found)) == count
     chunks = {name: table.chunks for name, table in read_state(Disk(tmp_path / "chunks")).tables.items()}
     assert {name for name, number in chunks.items() if number == 1} == {f"d.{name}" for name in WHOLE} | {"d.empty"}
+
+
+def test_a_server_that_is_set_to_give_few_rows_of_an_answer_gives_all(tmp_path: Path, server: MariaDb) -> None:
+    server.run("CREATE TABLE d.none (a INT)", f"INSERT INTO d.none SELECT seq FROM {numbers(server, 30)}")
+    server.run(*(f"CREATE TABLE d.t{number} (a INT PRIMARY KEY)" for number in range(9)), "SET GLOBAL sql_select_limit = 7")
+    try:
+        server.run("INSERT INTO d.t8 VALUES (1)", "FLUSH BINARY LOGS")
+        config = write_settings(tmp_path, server)
+        assert run_here(config, "changes", "capture", "orders").code == 0
+        rows = [line["table"] for line in read(config) if line.get("op") == "R"]
+        assert (rows.count("none"), rows.count("t8")) == (30, 1)
+        assert run_here(config, "changes", "verify", "orders").code == 0
+    finally:
+        server.run("SET GLOBAL sql_select_limit = DEFAULT")
+
+
+@pytest.mark.parametrize("shared_server", [MYSQL_SERVER], indirect=True)
+def test_a_key_that_the_server_made_and_hides_is_read_as_it_is_logged(tmp_path: Path, server: MariaDb) -> None:
+    name = "show_gipk_in_create_table_and_information_schema"
+    server.run("SET sql_generate_invisible_primary_key = ON", "CREATE TABLE d.t (a INT)", "INSERT INTO d.t VALUES (5), (5)")
+    server.run("SET sql_generate_invisible_primary_key = DEFAULT", f"SET GLOBAL {name} = OFF", "FLUSH BINARY LOGS")
+    try:
+        config = write_settings(tmp_path, server)
+        assert run_here(config, "changes", "capture", "orders").code == 0
+        server.run("UPDATE d.t SET a = 6 LIMIT 1")
+        assert run_here(config, "changes", "capture", "orders").code == 0
+        assert fold(read(config)) == [(1, 6), (2, 5)]
+    finally:
+        server.run(f"SET GLOBAL {name} = DEFAULT")
 
 
 def test_a_row_that_takes_many_packets(tmp_path: Path, server: MariaDb) -> None:

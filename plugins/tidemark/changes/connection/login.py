@@ -31,6 +31,11 @@ CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 """A server that says nothing for so long is not reached any more."""
 _QUERY = 3
+_WHOLE_ANSWERS = (
+    "SET SESSION sql_select_limit = 18446744073709551615 /*!80030 , show_gipk_in_create_table_and_information_schema = ON */"
+)
+"""A server may be set to leave out rows of answers, and of its catalog a key that it made by itself. MariaDB takes the end
+for a comment, as MySQL before 8.0.30 does."""
 _NONSENSE = (
     RuntimeError,
     ValueError,
@@ -271,6 +276,7 @@ def _log_in(settings: SourceSettings, address: tuple[str, int], password: bytes,
             write_timeout=ANSWER_SECONDS,
             autocommit=True,
             charset="utf8mb4",
+            init_command=_WHOLE_ANSWERS,
             program_name="tidemark",
             cursorclass=pymysql.cursors.DictCursor,
         )
