@@ -12,7 +12,6 @@ import pytest
 from pymysql.err import OperationalError
 
 from tests.bootstrap_worlds import fold, read, read_in_chunks, write_settings
-from tests.changing_tables import numbers
 from tests.commanded import run_here
 from tests.dump_worlds import MARIADB, MYSQL_SERVER, NEWEST_MARIADB, REAL_SERVERS, start_server
 from tests.services.mariadb import MariaDb
@@ -212,7 +211,7 @@ def test_each_row_is_read_once_whatever_the_key_is(tmp_path: Path, server: Maria
 
 
 def test_a_server_that_is_set_to_give_few_rows_of_an_answer_gives_all(tmp_path: Path, server: MariaDb) -> None:
-    server.run("CREATE TABLE d.none (a INT)", f"INSERT INTO d.none SELECT seq FROM {numbers(server, 30)}")
+    server.run("USE d", "CREATE TABLE d.none (a INT)", f"INSERT INTO d.none SELECT seq FROM {server.numbers(30)}")
     server.run(*(f"CREATE TABLE d.t{number} (a INT PRIMARY KEY)" for number in range(9)), "SET GLOBAL sql_select_limit = 7")
     try:
         server.run("INSERT INTO d.t8 VALUES (1)", "FLUSH BINARY LOGS")
@@ -238,6 +237,38 @@ def test_a_key_that_the_server_made_and_hides_is_read_as_it_is_logged(tmp_path: 
         assert fold(read(config)) == [(1, 6), (2, 5)]
     finally:
         server.run(f"SET GLOBAL {name} = DEFAULT")
+
+
+@pytest.mark.parametrize("shared_server", MARIADBS, indirect=True)
+def test_hashes_that_a_server_logs_of_unique_texts_are_no_columns(tmp_path: Path, server: MariaDb) -> None:
+    server.run("CREATE TABLE d.keyed (id INT PRIMARY KEY, a TEXT, b BLOB, UNIQUE (a), UNIQUE (b))")
+    server.run("CREATE TABLE d.loose (a TEXT NOT NULL UNIQUE, n INT)", "INSERT INTO d.loose VALUES ('x', 1), ('y', 2)")
+    server.run("INSERT INTO d.keyed VALUES (1, 'x', 'y'), (2, NULL, 'z')", "FLUSH BINARY LOGS")
+    config = write_settings(tmp_path, server)
+    assert run_here(config, "changes", "capture", "orders").code == 0
+    server.run("UPDATE d.keyed SET a = 'ä', b = NULL WHERE id = 1", "DELETE FROM d.loose WHERE n = 1")
+    server.run("ALTER TABLE d.loose ADD COLUMN c INT DEFAULT 7", "UPDATE d.loose SET n = 3")
+    for image, number in (("MINIMAL", 4), ("NOBLOB", 5)):
+        server.run(f"SET binlog_row_image = {image}", f"UPDATE d.keyed SET id = {number}, a = 'b{number}' WHERE id = 2")
+        server.run(f"UPDATE d.keyed SET id = 2 WHERE id = {number}")
+    server.run("SET binlog_row_image = FULL")
+    assert run_here(config, "changes", "capture", "orders").code == 0
+    lines = [line for line in read(config) if line["k"] == "row"]
+    left_out = {"absent": True}
+    assert [(line["table"], line["before"], line["after"]) for line in lines] == [
+        ("keyed", None, [1, "x", {"hex": "79"}]),
+        ("keyed", None, [2, None, {"hex": "7a"}]),
+        ("loose", None, ["x", 1]),
+        ("loose", None, ["y", 2]),
+        ("keyed", [1, "x", {"hex": "79"}], [1, "ä", None]),
+        ("loose", ["x", 1], None),
+        ("loose", ["y", 2, 7], ["y", 3, 7]),
+        ("keyed", [2, left_out, left_out], [4, "b4", left_out]),
+        ("keyed", [4, left_out, left_out], [2, left_out, left_out]),
+        ("keyed", [2, left_out, left_out], [5, "b5", left_out]),
+        ("keyed", [5, left_out, left_out], [2, left_out, left_out]),
+    ]
+    assert run_here(config, "changes", "verify", "orders", "--deep").code == 0
 
 
 def test_a_row_that_takes_many_packets(tmp_path: Path, server: MariaDb) -> None:

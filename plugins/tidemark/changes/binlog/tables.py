@@ -6,9 +6,11 @@ MySQL 8.0.1 or MariaDB 10.5. Another source can add the rest: a Table and its co
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
+from itertools import takewhile
 
 from tidemark.changes.binlog.charsets import BINARY, text_decoder
 from tidemark.changes.binlog.cursor import Cursor, decode_name
@@ -105,7 +107,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A table as rows are encoded. `key` has the columns of its primary key, by position, empty without one.
+    """A table as rows are encoded. `key` has the columns of its primary key, by position, empty without one. `hidden`: so
+    many columns at the end are of the server alone, and no SELECT sees them.
 
     Compared by identity: a decoder gives out one Table for all events with the same bytes.
     """
@@ -115,6 +118,7 @@ class Table:
     columns: tuple[Column, ...]
     key: tuple[int, ...] = ()
     has_names: bool = False
+    hidden: int = 0
 
     @lru_cache(maxsize=1024)  # noqa: B019 (tables are few, and asked for each event)
     def unknown(self) -> tuple[str, ...]:
@@ -184,6 +188,7 @@ class _Described:
 
     def __init__(self, database: str, name: str, columns: list[Column], *, is_maria: bool) -> None:
         self.database, self.name, self.columns = database, name, columns
+        self.is_maria = is_maria
         self.have_charset = _MARIA_HAVE_CHARSET if is_maria else _HAVE_CHARSET
         self.labels: dict[int, list[bytes]] = {}
         self.key: tuple[int, ...] = ()
@@ -264,7 +269,14 @@ class _Described:
             collation = self.columns[index].collation
             decode = text_decoder(BINARY if collation is None else collation)
             self.change(index, labels=tuple(map(decode, found)))
-        return Table(self.database, self.name, tuple(self.columns), self.key, self.has_names)
+        hidden = sum(1 for _ in takewhile(_is_hash, reversed(self.columns))) if self.is_maria else 0
+        return Table(self.database, self.name, tuple(self.columns), self.key, self.has_names, hidden)
+
+
+def _is_hash(column: Column) -> bool:
+    """Whether MariaDB keeps there the hash of a text or blob that is unique (seen with 10.11 and 11.8)."""
+    is_named = bool(column.name and re.fullmatch(r"DB_ROW_HASH_\d+", column.name))
+    return is_named and column.type == T.LONGLONG and column.is_unsigned is True
 
 
 def check_width(table: Table, width: int) -> None:

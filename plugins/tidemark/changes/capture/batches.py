@@ -215,9 +215,10 @@ def _make_batch(shape: Shape, key: RowKey, walked: Walked) -> Any:
     for image in (key.before, key.after):
         there: dict[int, Any] = {}
         for index in image or ():
-            there[index] = _convert_column(walked, number, shape.columns[index].kind)
-            if there[index] is None:
-                return None
+            if index < len(shape.columns):  # else it is hidden
+                there[index] = _convert_column(walked, number, shape.columns[index].kind)
+                if there[index] is None:
+                    return None
             number += 1
         for index in range(len(shape.columns)):
             arrays.append(there[index] if index in there else pa.nulls(rows, types[len(arrays)]))
@@ -226,9 +227,9 @@ def _make_batch(shape: Shape, key: RowKey, walked: Walked) -> Any:
 
 def _absent_bits(image: tuple[int, ...] | None, width: int, rows: int) -> Any:
     """As the store says which columns an image does not have."""
-    if image is None or len(image) == width:
+    bits = 0 if image is None else (1 << width) - 1 - sum(1 << index for index in image if index < width)
+    if not bits:
         return pa.nulls(rows, pa.binary())
-    bits = (1 << width) - 1 - sum(1 << index for index in image)
     return _make_plain([bits.to_bytes((width + 7) // 8, "little")], Kind.BYTES, np.zeros(rows, np.int64))
 
 

@@ -64,10 +64,10 @@ def gather_items(items: Iterator[Item]) -> tuple[list[Item], int]:
 
 @lru_cache(maxsize=1024)
 def shape_of(table: Table) -> Shape:
-    """The shape of a table that its log describes wholly."""
+    """The shape of a table that its log describes wholly: the columns that a SELECT sees."""
     columns = [
         model.Column(column.name or "", _kind_of(column), _describe(column), index in table.key)
-        for index, column in enumerate(table.columns)
+        for index, column in enumerate(table.columns[: len(table.columns) - table.hidden])
     ]
     return Shape(table.database, table.name, tuple(columns))
 
@@ -126,7 +126,7 @@ def _convert_rows(rows: logged.Rows) -> Iterator[tuple[Shape, Row]]:
     op = Op(ord(rows.operation))
     for before, after in logged.decode_rows(rows):
         odd = {index for image in (before, after) if image for index in texts if isinstance(image[index], bytes)}
-        images = [_convert_image(image, odd) for image in (before, after)]
+        images = [_convert_image(image and image[: len(shape.columns)], odd) for image in (before, after)]
         yield (with_bytes(shape, frozenset(odd)) if odd else shape), Row(op, *images)
 
 
