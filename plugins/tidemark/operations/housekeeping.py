@@ -7,7 +7,6 @@ receiver's load lease: a load could place a file under a name that is being recl
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -40,13 +39,13 @@ from tidemark.receiver.faults import require_theirs
 from tidemark.receiver.load.landings import clean_landing, landing_folders, read_found_manifest, sweep_waiting
 from tidemark.receiver.session import HeldReceiver, hold_receiver
 from tidemark.settings.model import ReceiverSettings
+from tidemark.stores.protocol import HALF_WRITTEN
 from tidemark.tsfiles.names import MARK_FILE
 
 DAY = 86_400.0
 GRACE_DAYS = 1.0  # how long a reader may read a file that was retired meanwhile
 EVENT_DAYS = 90.0  # events explain; earlier history is in the audit table, the catalog and the receipts
 _RECORDS = (ANSWERED_FOLDER, DECIDED_FOLDER, SETTLED_FOLDER, SCHEMA_FOLDER)
-_HALF_WRITTEN = re.compile(r"\.[0-9a-f]{8}\.tmp\Z")  # as `Store.publish` names it
 _HALF_WRITTEN_SECONDS = 3600.0
 
 
@@ -188,7 +187,7 @@ def _clean_landings(work: HeldReceiver) -> int:
 
 
 def _remove_half_written(work: HeldReceiver) -> None:
-    """Remove the temp files of records that a killed writer left. Each has a name of its own, so nobody replaces it.
+    """Remove the temp files of records that a killed writer left.
 
     Those of the last hour stay: `adopt` and `ledger rebuild` write records too, and do not hold the receiver's lease.
     """
@@ -196,4 +195,4 @@ def _remove_half_written(work: HeldReceiver) -> None:
     beside_mark = [name for name in work.store.list_folder("") if name.startswith(f"{MARK_FILE}.")]
     entries = [*listed, *(entry for entry in work.store.stat_many(beside_mark) if entry is not None)]
     old = work.app.clock() - _HALF_WRITTEN_SECONDS
-    work.store.remove([e.path for e in entries if _HALF_WRITTEN.search(e.path) and e.mtime < old])
+    work.store.remove([e.path for e in entries if HALF_WRITTEN.search(e.path) and e.mtime < old])

@@ -45,6 +45,10 @@ class Tier(enum.StrEnum):
     SFTP = "sftp"  # the SFTP subsystem only (internal-sftp, chroot)
 
 
+HALF_WRITTEN = re.compile(r"\.[0-9a-f]{8}\.tmp\Z")
+"""How a temp file of `Store.publish` and `append_if` ends. Each has a name of its own, so nobody replaces one left."""
+
+
 @dataclass(frozen=True)
 class StoreProperties:
     """What a store's far end can do."""

@@ -230,5 +230,21 @@ def test_what_a_move_brought_is_not_left_over_while_the_change_is_open_whatever_
     assert not brought.exists(), "nobody brings it any more"
 
 
+def test_temp_files_of_documents_that_a_killed_writer_left_at_a_node_go_after_a_day(centre: Clustered) -> None:
+    centre.begin(*NODES)
+    own = centre.node("n2") / ".tidemark"
+    left = [own / f"{name}.0a1b2c3d.tmp" for name in ("node.json", "table/1", "schema/root.sg.schema")]
+    others = [own / "table" / "mine.tmp", own / "other.json"]
+    for place in (*left, *others):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(b"{")
+    housekeep(centre.app, centre.receiver)
+    assert all(place.exists() for place in (*left, *others)), "somebody may be writing them"
+    later(centre, 2)
+    housekeep(centre.app, centre.receiver)
+    assert [place for place in left if place.exists()] == []
+    assert all(place.exists() for place in (*others, own / "node.json", own / "table" / "1"))
+
+
 def unknown(centre: Clustered) -> list[str]:
     return [one.location for one in check_cluster(centre.app, centre.receiver).problems if one.kind == "left_over"]

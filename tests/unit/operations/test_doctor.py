@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,32 @@ def test_a_sound_deployment_passes_and_nothing_is_left_behind(place: Path) -> No
     assert "no file in data/unsequence yet" in found(report, "site plant1: hard links for data/unsequence").detail
     assert [path.name for path in place.rglob("*") if path.is_file()] == ["tidemark.toml", "1-1-0-0.tsfile"]
     assert not (place / "var").exists()
+
+
+def test_what_a_killed_doctor_left_goes_with_one_of_an_hour_later(place: Path) -> None:
+    """Its hard link would keep the bytes of a file that the server has removed."""
+    sealed = place / "site" / "data" / "sequence" / "root.a" / "1-1-0-0.tsfile"
+    beside = place / "site" / "data" / ".tidemark"
+
+    def leave(seconds: int, token: str) -> list[Path]:
+        began = f"{time.time() - seconds:.0f}"
+        link = beside / f"doctor-{began}-{token}" / "link"
+        link.parent.mkdir(parents=True)
+        link.hardlink_to(sealed)
+        file = place / "centre" / f".tidemark-doctor-{began}-{token}"
+        temp = file.with_name(f"{file.name}.0a1b2c3d.tmp")
+        file.parent.mkdir(exist_ok=True)
+        for one in (file, temp):
+            one.write_bytes(b"tidemark doctor\n")
+        return [link.parent, file, temp]
+
+    old, fresh = leave(7200, "00000000"), leave(60, "11111111")
+    others = [beside / "plant1" / "run", place / "centre" / ".tidemark-doctor-mine"]
+    others[0].mkdir(parents=True)
+    others[1].write_bytes(b"")
+    assert examine(place).exit_code == 0
+    assert [one for one in old if one.exists()] == []
+    assert all(one.exists() for one in (*fresh, *others, sealed)), "somebody may be at work"
 
 
 def test_its_json_has_the_keys_of_the_contract(place: Path) -> None:

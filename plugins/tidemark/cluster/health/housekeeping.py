@@ -101,6 +101,7 @@ def _remove_left_over(cluster: Cluster) -> dict[str, str]:
                 left -= copy_rows.copies_of(connection, receiver, left).keys()
                 left -= coming
             folder.remove_files(left)
+            folder.remove_half_written(before)
         except TidemarkError as error:
             away[node] = error.message
     return away

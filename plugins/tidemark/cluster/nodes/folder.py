@@ -25,10 +25,11 @@ from tidemark.errors import (
     StaleEpochError,
     TidemarkError,
 )
-from tidemark.stores.protocol import Range, Store, check_path, read_records
+from tidemark.stores.protocol import HALF_WRITTEN, Range, Store, check_path, read_records
 from tidemark.untrusted_files import MOST_MODS
 
 DATA = "data"
+OWN = ".tidemark"
 NODE = ".tidemark/node.json"
 TABLES = ".tidemark/table"
 SCHEMAS = ".tidemark/schema"
@@ -275,6 +276,16 @@ class NodeFolder:
         wanted = known if isinstance(known, set | frozenset) else frozenset(known)
         entries = self.store.list_files([DATA]).entries
         return [e.path for e in entries if e.path not in wanted and (before is None or e.mtime < before)]
+
+    def remove_half_written(self, before: float) -> None:
+        """Remove temp files of documents that killed writers left; only those last changed before it (seconds since 1970).
+
+        Those of logs go with the log's old files.
+        """
+        beside = [f"{OWN}/{name}" for name in self.store.list_folder(OWN) if HALF_WRITTEN.search(name)]
+        entries = [*self.store.list_files([TABLES, SCHEMAS]).entries, *self.store.stat_many(beside)]
+        left = [e.path for e in entries if e is not None and HALF_WRITTEN.search(e.path) and e.mtime < before]
+        self.store.remove(left)
 
     def compute_digests(self, sizes: Mapping[str, int]) -> dict[str, str | int | None]:
         """Return location → SHA-256 in hex of the file on the node's disk now; None if it is missing.

@@ -6,6 +6,7 @@ to write, a small file is written, read and removed.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -26,6 +27,8 @@ from tidemark.untrusted_files import NO_LINK
 LOW_BYTES = 1_000_000_000
 CLOCK_SECONDS = 5.0  # with a larger difference, times in logs and landings are hard to compare
 DEPTH = 8  # folder levels below a data folder, to find one file for a trial link
+_TRIAL = re.compile(r"(?:\.tidemark-)?doctor-([0-9]{9,12})-[0-9a-f]{8}(?:\.[0-9a-f]{8}\.tmp)?")
+_TRIAL_SECONDS = 3600.0
 _HALVES = {"sequence": "unsequence", "unsequence": "sequence"}
 TOOLS = {
     Tier.LOCAL: "on this machine",
@@ -114,6 +117,7 @@ def check_writable(name: str, store: Store, clock: Clock) -> Iterator[Check]:
     """Check a store that we write to: the right to write, its clock, its space."""
     try:
         difference = _trial_write(store, "", clock)
+        _remove_old_trials(store, "", clock)
     except PermanentError as refused:
         yield fail_check(f"{name}: write", refused, refused.hint or "give the login the right to write there")
         return
@@ -204,9 +208,10 @@ def _find_other_half(site: SiteSettings, store: Store, folder: str) -> str:
 
 def _trial_write(store: Store, folder: str, clock: Clock) -> float:
     """Write a small file, check it, remove it; return how many seconds the store's clock is ahead of ours."""
-    path = f"{folder}{'/' if folder else ''}.tidemark-doctor-{secrets.token_hex(4)}"
+    path = f"{folder}{'/' if folder else ''}.tidemark-{_name_trial(clock)}"
     before = clock()
     try:
+        # CRASH WINDOW: the file is left, or a temp file: a doctor of an hour later removes it.
         store.publish(path, b"tidemark doctor\n")
         entry = store.stat(path)
         between = (before + clock()) / 2
@@ -220,15 +225,17 @@ def _trial_link(name: str, site: SiteSettings, store: Store, data: str, clock: C
     """Link one file of a data folder to its snapshot folder. Without links sync reads in place: no failure."""
     parent = data.rstrip("/").rpartition("/")[0]
     beside = f"{parent}/{site.snapshot}" if parent or data.startswith("/") else site.snapshot
-    place = f"{beside}/doctor-{secrets.token_hex(4)}"
+    place = f"{beside}/{_name_trial(clock)}"
     label = f"{name}: hard links for {data}"
     if not store.properties.hard_links:
         return pass_check(label, "the far end cannot link: files are read in place, looked at before and after"), None
     try:
         difference = _trial_write(store, place, clock)
+        _remove_old_trials(store, beside, clock)
         sample = _any_file(store, data, DEPTH)
         if sample is None:
             return pass_check(label, f"{beside} can be written; no file in {data} yet to try a link with"), difference
+        # CRASH WINDOW: the link is left, and keeps the file's bytes: a doctor of an hour later removes it.
         gone = store.link([(sample, f"{place}/link")])
         return pass_check(
             label, f"{beside} is on the same disk" if not gone else "the file tried was just removed"
@@ -240,6 +247,20 @@ def _trial_link(name: str, site: SiteSettings, store: Store, data: str, clock: C
     finally:
         with suppress(TidemarkError):
             store.remove_tree(place)
+
+
+def _name_trial(clock: Clock) -> str:
+    """A name that says when the trial began."""
+    return f"doctor-{clock():.0f}-{secrets.token_hex(4)}"
+
+
+def _remove_old_trials(store: Store, folder: str, clock: Clock) -> None:
+    """Remove what doctors that were killed left in a folder. Those of the last hour may be at work."""
+    for name in store.list_folder(folder):
+        trial = _TRIAL.fullmatch(name)
+        if trial is not None and float(trial[1]) < clock() - _TRIAL_SECONDS:
+            place = f"{folder}{'/' if folder else ''}{name}"
+            store.remove([place]) if name.startswith(".") else store.remove_tree(place)
 
 
 def _any_file(store: Store, folder: str, depth: int) -> str | None:

@@ -101,7 +101,7 @@ def publish(place: bytes, pieces: Iterable[bytes]) -> None:
         finally:
             os.close(handle)
         # CRASH WINDOW: the temp file is whole but has no final name; nobody reads it, the rerun publishes again.
-        # Housekeeping removes it at a receiver, `clean_landing` in a landing.
+        # Housekeeping removes it at a receiver and at its nodes, `clean_landing` in a landing.
         os.rename(temp, place)
     except BaseException:  # the iterator of pieces may raise, too
         remove_quietly(temp)
