@@ -32,6 +32,7 @@ from tidemark.errors import CorruptionError, SourceVanishedError, TidemarkError,
 from tidemark.settings.model import NodeSettings, ReceiverSettings, SiteSettings
 from tidemark.stores.agent.disk import RAISED as RAISED  # noqa: PLC0414  part of the protocol
 from tidemark.stores.agent.disk import UNLISTED as UNLISTED  # noqa: PLC0414  part of the protocol
+from tidemark.stores.agent.durable import is_half_written as is_half_written  # noqa: PLC0414  part of the protocol
 from tidemark.stores.agent.limits import MEMORY_BYTES
 from tidemark.stores.os_errors import Where
 
@@ -43,10 +44,6 @@ class Tier(enum.StrEnum):
     PYTHON = "python3"  # a shell and python3
     POSIX = "posix"  # a shell with find, sha256sum, tar
     SFTP = "sftp"  # the SFTP subsystem only (internal-sftp, chroot)
-
-
-HALF_WRITTEN = re.compile(r"\.[0-9a-f]{8}\.tmp\Z")
-"""How a temp file of `Store.publish` and `append_if` ends. Each has a name of its own, so nobody replaces one left."""
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ class CatalogFiles:
 
     def _remove_torn(self) -> None:
         """Remove what a run that was killed left under temporary names; once in a run."""
-        for path in () if self._is_clean else (self.root / DATA[1]).rglob("*.tmp"):
+        for path in () if self._is_clean else (*(self.root / DATA[1]).rglob("*.tmp"), *self.root.glob(f"{STATE}.*.tmp")):
             if "/." not in str(path.relative_to(self.root)):  # a link keeps hard links below a hidden folder
                 durable.remove_quietly(os.fsencode(path))
         self._is_clean = True

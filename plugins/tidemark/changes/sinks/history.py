@@ -45,6 +45,7 @@ class HistoryFiles:
         self.sink = sink
         self._folder_of = folder_of
         self._name = re.compile(rf"{re.escape(sink)}-(\d{{12,}})-(\d{{12,}})(?:-\d+)?\.parquet")
+        self._is_clean = False
 
     def align(self, first: int, oldest: int) -> int:
         """Where a batch begins that is to have transaction `first`: with the file that has it, if there is one. Behind that
@@ -59,6 +60,7 @@ class HistoryFiles:
         self, batch: SinkBatch, tables: Mapping[str, TableChanges], effect: Callable[[str], None], encode: Encode
     ) -> None:
         """Write the files of a batch, each whole and durable under its name."""
+        self._remove_torn()
         written: list[Path] = []
         runs: list[AnyRun] = []
         for name, table in sorted(tables.items()):
@@ -88,6 +90,13 @@ class HistoryFiles:
             if former:
                 durable.sync_folder(os.fsencode(folder))
             # CRASH WINDOW: former files are gone and no point says so: the batch is written again, and finds none.
+
+    def _remove_torn(self) -> None:
+        """Remove what a run that was killed left under temporary names; once in a run."""
+        for place in () if self._is_clean else self.root.glob(f"*/{self.sink}-*.tmp"):
+            if durable.is_half_written(place.name) and self._name.match(place.name):
+                durable.remove_quietly(os.fsencode(place))
+        self._is_clean = True
 
     def _list_files(self) -> dict[Path, dict[Path, tuple[int, int]]]:
         """Our files by folder, with the first transaction of each and the first behind it."""

@@ -157,6 +157,14 @@ class Disk:
             with self._translated(path):
                 durable.remove_quietly(os.fsencode(self._place(path)))
 
+    def remove_half_written(self, folders: Iterable[str], before: float) -> None:
+        """Remove temp files of `publish` that were last changed before `before` (seconds since 1970)."""
+        for path in (f"{folder}/{name}".lstrip("/") for folder in folders for name in self.list_names(folder)):
+            if durable.is_half_written(path):
+                with self._translated(path), suppress(FileNotFoundError):
+                    if self._place(path).stat(follow_symlinks=False).st_mtime < before:
+                        self.remove([path])
+
     def rename(self, source: str, target: str) -> None:
         """Rename a file or folder, durably."""
         with self._translated(source):

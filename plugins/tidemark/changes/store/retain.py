@@ -19,6 +19,9 @@ from tidemark.changes.store.layout import hour_name, hour_of, mirror_path, parse
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.view import Bucket, corruption_error, read_first, read_rest, walk_blocks
 
+_PUBLISHED = ("", "holders", "parked", "asked")  # folders of small files that are replaced whole
+_HALF_WRITTEN_SECONDS = 3600.0
+
 
 @dataclass(frozen=True)
 class Hour:
@@ -78,6 +81,7 @@ def retain(disk: Disk, rules: Rules, now: float, is_asked_to_end: Callable[[], b
             disk.remove_tree(f"expired/{name}")
             removed.append(name)
     _remove_mirrored(disk)
+    disk.remove_half_written(_PUBLISHED, now - _HALF_WRITTEN_SECONDS)
     return Retained(tuple(retired), tuple(removed), tuple(_compress_buckets(disk, this_hour, rules, is_asked_to_end)))
 
 

@@ -25,7 +25,7 @@ from tidemark.errors import (
     StaleEpochError,
     TidemarkError,
 )
-from tidemark.stores.protocol import HALF_WRITTEN, Range, Store, check_path, read_records
+from tidemark.stores.protocol import Range, Store, check_path, is_half_written, read_records
 from tidemark.untrusted_files import MOST_MODS
 
 DATA = "data"
@@ -282,9 +282,9 @@ class NodeFolder:
 
         Those of logs go with the log's old files.
         """
-        beside = [f"{OWN}/{name}" for name in self.store.list_folder(OWN) if HALF_WRITTEN.search(name)]
+        beside = [f"{OWN}/{name}" for name in self.store.list_folder(OWN) if is_half_written(name)]
         entries = [*self.store.list_files([TABLES, SCHEMAS]).entries, *self.store.stat_many(beside)]
-        left = [e.path for e in entries if e is not None and HALF_WRITTEN.search(e.path) and e.mtime < before]
+        left = [e.path for e in entries if e is not None and is_half_written(e.path) and e.mtime < before]
         self.store.remove(left)
 
     def compute_digests(self, sizes: Mapping[str, int]) -> dict[str, str | int | None]:

@@ -109,6 +109,12 @@ def publish(place: bytes, pieces: Iterable[bytes]) -> None:
     sync_folder(os.path.dirname(place))
 
 
+def is_half_written(path: str) -> bool:
+    """Whether a temp file of `publish` is named so, of any store's. Each has a name of its own: nobody replaces one left."""
+    end = path[-len(".0a1b2c3d.tmp") :]
+    return end[:1] == "." and end[9:] == ".tmp" and set(end[1:9]) <= set("0123456789abcdef")
+
+
 def publish_within(root: bytes, path: bytes, data: bytes) -> None:
     """`publish` of `path` below `root`, safe against symlinks: opens the folders below `root` one by one. Raises ELOOP where
     one of them is no folder. What lies above `root` is trusted."""

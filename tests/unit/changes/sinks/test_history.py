@@ -98,6 +98,20 @@ def test_a_death_at_any_effect_leaves_what_a_calm_run_leaves(tmp_path: Path) -> 
         shutil.rmtree(world.folder)
 
 
+def test_what_a_killed_run_left_under_a_temporary_name_goes_with_the_next_one(world: SinkWorld) -> None:
+    expected = fill(world, 3)
+    folder = world.target / "shop.orders"
+    names = ("lake-000000000001-000000000003.parquet.0a1b2c3d.tmp", "other-000000000001-000000000003.parquet.0a1b2c3d.tmp")
+    folder.mkdir(parents=True)
+    left, others = folder / names[0], [folder / names[1], folder / "lake-mine.tmp"]
+    for place in (left, *others):
+        place.write_bytes(b"PAR1")
+    world.deliver()
+    assert not left.exists()
+    assert all(place.exists() for place in others), "not of this sink"
+    assert list_changes(world) == expected
+
+
 def test_a_planned_batch_keeps_its_end_when_the_store_grows(world: SinkWorld) -> None:
     expected = fill(world, 10)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -283,6 +284,21 @@ class TestRetention:
         with Writer(disk, 2, SMALL) as writer:
             fill(writer, [make_transaction(6, START + 6 * HOUR)])
         assert [seq for seq, _ in Reader(disk).read_whole()] == [4, 5, 6]
+
+    def test_temp_files_that_a_killed_writer_left_go_after_an_hour(self, disk: Disk) -> None:
+        with Writer(disk, 1, SMALL) as writer:
+            fill(writer, [make_transaction(1, START)])
+        names = ("index.l1", "source.json", "holders/1.claim", "parked/x.block", "asked/1.json")
+        left = [disk.root / f"{name}.12ab34cd.tmp" for name in names]
+        others = [disk.root / "mine.tmp", disk.root / "holders" / "1.json"]
+        for place in (*left, others[0]):
+            place.parent.mkdir(exist_ok=True)
+            place.write_bytes(b"{")
+        retain(disk, Rules(), time.time())
+        assert all(place.exists() for place in (*left, *others)), "somebody may be writing them"
+        retain(disk, Rules(), time.time() + 7200)
+        assert [place for place in left if place.exists()] == []
+        assert all(place.exists() for place in others)
 
     def test_old_buckets_are_compressed_and_all_stays_where_it_is(self, disk: Disk) -> None:
         with Writer(disk, 1, Limits(bucket_bytes=1 << 19, block_bytes=1 << 17)) as writer:
