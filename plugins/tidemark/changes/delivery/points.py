@@ -12,6 +12,8 @@ from tidemark.errors import UsageError
 _SEQ = re.compile(r"seq:(\d{1,18})")
 _FILE = re.compile(r"(.+\.(\d+)):(\d{1,19})")
 _MARIA = re.compile(r"\d+-\d+-\d+")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+"""A day, though MariaDB may name a transaction so: as a GTID of a domain that is nowhere it would mean the store's end."""
 _MYSQL = re.compile(r"[0-9a-fA-F-]{32,36}(?::[a-z_][a-z0-9_]*)?:(\d+)")
 ALLOWED = "earliest, latest, now, a time in ISO 8601, a GTID or a set of them, FILE:POS, seq:N"
 
@@ -24,7 +26,7 @@ def parse_point(text: str, change_id: int = 1) -> Target:
         return at_seq(0)
     if text == "now":
         return Target(lambda _state: False)
-    if _MARIA.fullmatch(text):
+    if _MARIA.fullmatch(text) and not (_DATE.fullmatch(text) and _parse_time(text) is not None):
         return at_gtid(text, _maria_contains)
     if _MYSQL.fullmatch(text):
         gtid = str(MysqlGtidSet.parse(text))
@@ -73,7 +75,12 @@ def find_point(reader: Reader, text: str) -> Found | None:
         return reader.find(at_seq(reader.view.end.seq)) if reader.view.end.seq else None
     if text == "earliest":
         return reader.find(at_seq(reader.first))
-    return reader.find(parse_point(text, max(1, reader.view.end.info.change_id)))
+    target = parse_point(text, max(1, reader.view.end.info.change_id))
+    try:
+        return reader.find(target)
+    except UsageError:  # of the store's GTIDs, which are of the other kind of server
+        known = reader.view.gtids[:200]
+        raise UsageError(f"{text!r} is no GTID as the store has them: {known}", hint=f"write {ALLOWED}") from None
 
 
 def number_of_point(reader: Reader, text: str) -> int:

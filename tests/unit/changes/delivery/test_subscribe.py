@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.delivery_worlds import ORDERS, changes_of, expected_changes, fill_store, gtids_at, write_store
+from tests.delivery_worlds import ORDERS, changes_of, expected_changes, fill_store, gtids_at, make_transaction, write_store
 from tidemark.changes import subscribe
 from tidemark.changes.delivery.batches import Batch
 from tidemark.changes.delivery.stream import Stream
@@ -190,6 +190,27 @@ def test_it_needs_neither_airflow_nor_spark() -> None:
         [sys.executable, "-c", program], env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_day_is_its_begin_and_no_gtid_of_mariadb(tmp_path: Path) -> None:
+    """As a GTID of the domain 2026 it was the store's end: whoever began there had no row of the day."""
+    with Writer(Disk(tmp_path / "store"), 1) as writer:
+        for number in range(1, 49):
+            made = make_transaction(number, 1, minutes=60)
+            writer.append(Transaction(made.info, f"0-1-{number}", number, made.records), f"0-1-{number}")
+    config = tmp_path / "tidemark.toml"
+    config.write_text('[ledger]\nurl = "sqlite:///ledger.db"\n[sources.orders]\nstore = "store"\n')
+
+    def read_from(start: str) -> list[tuple[int, int]]:
+        with subscribe(start.replace(":", "_"), source="orders", follow=False, settings=config, start=start) as stream:
+            return sorted(change for batch in stream for change in changes_of(batch))
+
+    day = read_from("2026-09-22")
+    assert day == read_from("2026-09-22T00:00") and 0 < len(day) < 48
+    assert read_from("0-1-40") == [(number, 0) for number in range(40, 49)]
+    with pytest.raises(UsageError, match="is no GTID as the store has them: 0-1-48") as refused:
+        read_from("11111111-2222-3333-4444-555555555555:7")
+    assert "seq:N" in refused.value.hint
 
 
 @pytest.mark.full
