@@ -34,7 +34,8 @@ _WINDOW = 1 << 16
 
 
 def encode_lines(lines: Iterator[Line]) -> bytes:
-    return "".join(f"{_ENCODE(line)}\n" for line in lines).encode()
+    text = "".join(f"{_ENCODE(line)}\n" for line in lines)
+    return text.encode(errors="backslashreplace")  # JSON's own way for half a character, as an error has of a file's name
 
 
 class AppendedFile:

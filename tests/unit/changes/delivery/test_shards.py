@@ -258,6 +258,33 @@ def test_what_is_no_sharding_is_named(wrong: dict[str, Any]) -> None:
         Sharding(**wrong)
 
 
+ANY = {
+    Kind.INT64: st.integers(-(2**63), 2**63 - 1),
+    Kind.UINT64: st.integers(0, 2**64 - 1),
+    Kind.FLOAT64: st.floats() | st.just(-0.0),
+    Kind.TEXT: st.text(max_size=3),
+    Kind.BYTES: st.binary(max_size=3),
+}
+
+
+@pytest.mark.full
+@given(st.data(), st.lists(st.sampled_from(Kind), min_size=1, max_size=3), st.sampled_from(["mixed", "ptubes"]))
+def test_a_row_has_its_shard_wherever_it_lies_in_a_batch(data: st.DataObject, kinds: list[Kind], hash_: str) -> None:
+    """Amid nulls, in a slice, read from a stream: what stands in the place of a null changes nothing."""
+    rows = data.draw(st.lists(st.tuples(*(st.none() | ANY[kind] for kind in kinds)), max_size=12))
+    shape, sharding = shape_of(kinds), Sharding(4096, hash_)
+    alone = [shard_of(list(zip(kinds, row, strict=True)), sharding) for row in rows]
+    whole = Rows.of(shape, [Row(Op.INSERT, None, row) for row in rows]).whole
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, whole.schema) as stream:
+        stream.write_batch(whole)
+    read = pa.ipc.open_stream(sink.getvalue()).read_next_batch()
+    for batch in (whole, read):
+        start = data.draw(st.integers(0, len(rows)))
+        assert shard_rows(sharding, Rows(shape, batch)).tolist() == alone
+        assert shard_rows(sharding, Rows(shape, batch, start, len(rows) - start)).tolist() == alone[start:]
+
+
 NAMES = st.sampled_from([f"n{number}" for number in range(12)])
 CHANGES = st.lists(
     st.one_of(

@@ -155,14 +155,14 @@ def test_a_callback_that_raises(config: Path, tmp_path: Path) -> None:
 
     def refuse(batch: Batch) -> None:
         if (20, 0) in changes_of(batch):
-            raise ValueError("never")
+            raise ValueError("never \udcff")
 
     letters = tmp_path / "dead.jsonl"
     with subscribe("shipping", source="orders", shards=2, follow=False, settings=config) as stream:
         stream.run(refuse, batch=3, on_error="dead_letter", dead_letters=letters)
         assert stream.dead == 1
     [letter] = [json.loads(line) for line in letters.read_text().splitlines()]
-    assert letter["error"] == "ValueError: never"
+    assert letter["error"] == "ValueError: never \udcff"  # as of a file whose name is no UTF-8
     assert (20, 0) in [(row["seq"], row["i"]) for row in letter["rows"]]
     with subscribe("shipping", source="orders", follow=False, settings=config) as stream:
         assert stream.next_batch() is None  # all the rest went on
