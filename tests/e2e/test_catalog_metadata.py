@@ -195,7 +195,7 @@ def test_a_parked_table_is_parked_under_its_new_name(tmp_path: Path, server: Mar
     server.run("CREATE TABLE d.t (id INT PRIMARY KEY)", "INSERT INTO d.t VALUES (1)", "ALTER TABLE d.t ADD a INT")
     server.run("CREATE TABLE d.new LIKE d.t", "INSERT INTO d.new VALUES (2, 2)")
     orders.capture().refused(6, "d.t is parked")
-    server.run("RENAME TABLE d.t TO d.old, d.new TO d.t", "ALTER TABLE d.old RENAME d.`o ld`")
+    server.run("RENAME TABLE d.new TO d.more,d.t TO`d`.`old`,d.more TO d.t", "ALTER TABLE d.old RENAME`d`.`o ld`")
     orders.capture().refused(6, "d.o ld is parked: its definition changed behind")
     assert list(read_known(Disk(orders.store)).parked) == ["d.o ld"]
     orders.capture().refused(6, "d.o ld is parked")  # the statement that the store ends with came again

@@ -18,7 +18,7 @@ from tidemark.changes.binlog.events import Query
 from tidemark.changes.binlog.tables import Column, T, Table
 from tidemark.changes.capture.identity import number_of
 from tidemark.changes.capture.rows import shape_of
-from tidemark.changes.capture.statements import Sort, sort_statement, strip_statement
+from tidemark.changes.capture.statements import Sort, sort_statement, space_tokens, strip_statement
 from tidemark.changes.store import model
 from tidemark.changes.store.model import Shape
 
@@ -165,17 +165,16 @@ def read_statement(query: Query, place: Place) -> Statement | None:
 
 _NAME = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[\w$]+)"
 _TABLE = rf"({_NAME})(?:\s*\.\s*({_NAME}))?"
-_NOISE = re.compile(r"/\*(?!M?!).*?\*/|/\*M?!\d*|\*/|'(?:[^'\\]|''|\\.)*'", re.DOTALL)
 _WAIT = r"(?:\s+(?:WAIT\s+\d+|NOWAIT))?"
 _RENAME = re.compile(rf"\s*RENAME\s+TABLES?\s+(?:IF\s+EXISTS\s+)?{_TABLE}", re.IGNORECASE)
-_PAIR = re.compile(rf"(?:TABLES?|,)\s+(?:IF\s+EXISTS\s+)?{_TABLE}{_WAIT}\s+TO\s+{_TABLE}", re.IGNORECASE)
+_PAIR = re.compile(rf"(?:TABLES?\s|,)\s*(?:IF\s+EXISTS\s+)?{_TABLE}{_WAIT}\s+TO\s+{_TABLE}", re.IGNORECASE)
 _ALTER = re.compile(rf"\s*ALTER\s+(?:(?:ONLINE|OFFLINE|IGNORE)\s+)*TABLE\s+(?:IF\s+EXISTS\s+)?{_TABLE}", re.IGNORECASE)
 _NEW = re.compile(rf"\bRENAME(?:\s+(?:TO|AS)\s+|\s*=\s*|\s+){_TABLE}\s*(?:,|$)", re.IGNORECASE)
 
 
 def find_renames(query: Query) -> list[tuple[str, str]]:
     """(former, new) name of each table that a statement renames, as `database.table`, in its order."""
-    sql = _NOISE.sub(" ", strip_statement(query.sql))
+    sql = space_tokens(strip_statement(query.sql))
     if _RENAME.match(sql):
         pairs = [(one[1], one[2], one[3], one[4]) for one in _PAIR.finditer(sql)]
     else:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidemark.changes.capture.statements import strip_statement
+from tidemark.changes.capture.statements import space_tokens, strip_statement
 
 EMPTIED, MADE, RENAMED, CHANGED, COLUMNS = "emptied", "made", "renamed", "changed", "columns"
 ALL = ""
@@ -55,16 +55,11 @@ _RENAME_COLUMN = re.compile(
 _DEFINED_ANEW = re.compile(r"(?:^|[\s,])(?:(?:MODIFY|CHANGE)\s|CONVERT\s+TO\b)", _FLAGS)
 _NO_COLUMN = "INDEX|KEY|UNIQUE|PRIMARY|CONSTRAINT|FOREIGN|FULLTEXT|SPATIAL|PARTITION|CHECK|PERIOD|SYSTEM"
 _ADD = re.compile(rf"\bADD\s+(?!(?:{_NO_COLUMN})\b)", _FLAGS)
-_TOKEN = re.compile(
-    r"""'(?:[^'\\]|\\.|'')*'|(?P<keep>`(?:[^`]|``)+`|[(=])|\b(?P<word>COMMENT|DEFAULT)\s*=?\s*"(?:[^"\\]|\\.|"")*"|"""
-    r"""(?P<name>"(?:[^"]|"")*")""",
-    _FLAGS,
-)
 
 
 def find_effects(database: str, sql: str) -> Iterator[Effect]:
     """What a statement does to tables beyond what rows of the log say. `database`: of names that have none."""
-    text = _TOKEN.sub(_space_token, strip_statement(sql))
+    text = space_tokens(strip_statement(sql))
     if found := _TRUNCATE.match(text):
         yield Effect(EMPTIED, *_split(found["table"], database))
     elif found := _DROP.match(text):
@@ -86,12 +81,6 @@ def find_effects(database: str, sql: str) -> Iterator[Effect]:
         if renamed := _ALTER_NAME.search(rest):
             names = _split(found["table"], database), _split(renamed["table"], database)
             yield from _rename(*names, if_exists=bool(found["if_exists"]))
-
-
-def _space_token(found: re.Match[str]) -> str:
-    """A token with blanks around it, which a server does not ask for: ADD`n`INT. A text goes, since it says nothing of
-    tables. In double quotes may be a text or a name (ANSI_QUOTES), so what is in them stays but where no name can be."""
-    return f" {found['keep'] or found['name'] or (found['word'] or '')} "
 
 
 def _find_altered(table: tuple[str, str], rest: str) -> Iterator[Effect]:
