@@ -42,7 +42,7 @@ _CREATE = re.compile(rf"CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\s+(?!IF\b)(?P<table>{
 _RENAME = re.compile(r"RENAME\s+TABLES?\s+(?P<if_exists>IF\s+EXISTS\s+)?(?P<pairs>.*)", _FLAGS)
 _PAIR = re.compile(rf"({_TABLE})\s+(?:WAIT\s+\d+\s+|NOWAIT\s+)?TO\s+({_TABLE})", _FLAGS)
 _ALTER = re.compile(
-    rf"ALTER\s+(?:ONLINE\s+|IGNORE\s+)*TABLE\s+(?P<if_exists>{_EXISTS})(?P<table>{_TABLE})(?P<rest>.*)", _FLAGS
+    rf"ALTER\s+(?:ONLINE\s+|(?P<ignore>IGNORE\s+))*TABLE\s+(?P<if_exists>{_EXISTS})(?P<table>{_TABLE})(?P<rest>.*)", _FLAGS
 )
 _ALTER_NAME = re.compile(rf"\bRENAME\s+(?!COLUMN\b|INDEX\b|KEY\b)(?:TO\s+|AS\s+|=\s*)?(?P<table>{_TABLE})", _FLAGS)
 _PARTITION = re.compile(r"\b(?:DROP|TRUNCATE|EXCHANGE|CONVERT|IMPORT)\s+(?:PARTITION|TABLE|TABLESPACE)\b", _FLAGS)
@@ -74,7 +74,11 @@ def find_effects(database: str, sql: str) -> Iterator[Effect]:
             yield from _rename(_split(former, database), _split(name, database), if_exists=bool(found["if_exists"]))
     elif found := _ALTER.match(text):
         rest = found["rest"]
-        yield from _find_altered(_split(found["table"], database), rest)
+        if found["ignore"]:
+            why = "ALTER IGNORE TABLE removes rows that a new unique key forbids, and the log does not name them"
+            yield Effect(CHANGED, *_split(found["table"], database), why=why)
+        else:
+            yield from _find_altered(_split(found["table"], database), rest)
         if other := _OTHER.search(rest):
             why = "ALTER TABLE of another table took or gave its rows"
             yield Effect(CHANGED, *_split(other["table"], database), why=why)

@@ -32,6 +32,7 @@ EFFECTS = {
     "ALTER TABLE a ADD x INT": [(COLUMNS, "shop", "a")],
     "ALTER TABLE a ADD INDEX (x), ADD UNIQUE KEY (y)": [],
     "ALTER TABLE a COMMENT 'ADD x; DROP PARTITION p'": [],
+    "ALTER IGNORE TABLE a ADD UNIQUE (x)": [(CHANGED, "shop", "a")],
     "ALTER TABLE a DROP PARTITION p0": [(CHANGED, "shop", "a")],
     "ALTER TABLE a MODIFY x INT": [(COLUMNS, "shop", "a")],
     "alter table a engine=innodb,modify column if exists `x` VARCHAR(5)": [(COLUMNS, "shop", "a")],
