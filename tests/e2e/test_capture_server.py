@@ -364,3 +364,17 @@ def test_a_capture_that_does_not_follow_ends_before_a_faster_writer(tmp_path: Pa
     assert said.code == 0 and 5_000 <= said.json["rows"] < written, (said, written)
     orders = Orders(tmp_path, server)
     assert orders.run("capture", "orders").json["rows"] == written - said.json["rows"]
+
+
+@pytest.mark.parametrize("server", [MARIADB], indirect=True)
+def test_a_gtid_that_the_server_jumped_over_is_no_point(orders: Orders) -> None:
+    orders.server.run("INSERT INTO shop.orders VALUES (1, 'a', 1)")
+    orders.server.commit("0-1-500", "INSERT INTO shop.orders VALUES (2, 'b', 1)")
+    later = "SET timestamp = UNIX_TIMESTAMP() + 7200"  # in the hour behind it, in a file of its own
+    orders.server.run(later, "INSERT INTO shop.orders VALUES (3, 'c', 1)", "SET timestamp = DEFAULT")
+    assert orders.run("capture", "orders").code == 0
+    for gtid in ("0-1-300", "0-7-500"):
+        orders.run("find", "orders", gtid).refused(3, f"no transaction {gtid}")
+        orders.run("read", "orders", "--to", gtid, "--out", str(orders.folder / "out.jsonl")).refused(3, gtid)
+    found = orders.run("find", "orders", "0-1-501")
+    assert found.json["point"] == orders.run("find", "orders", "latest").json["point"]

@@ -191,7 +191,7 @@ def plan_rewind(
         found = find_point(reader, to)
     except NotFoundError as gone:
         raise BinlogGapError(
-            f"{to} is not in the store any more: it begins with seq:{reader.first}",
+            f"{to} is not in the store, which begins with seq:{reader.first}",
             hint=f"./tidemark changes rewind {name} --to earliest",
             subject=to,
         ) from gone

@@ -41,13 +41,14 @@ class Target:
     """What is looked for: the first transaction after which it is reached. Once reached it stays so.
 
     `by_state` judges the state after any transaction. Where no state tells, `by_set` judges GTID sets, and `by_gtid` single
-    GTIDs. `seq`: its number, where that is what is looked for.
+    GTIDs. `seq`, `gtid`: its number, or its GTID, where that is what is looked for.
     """
 
     by_state: Callable[[State], bool] | None = None
     by_set: Callable[[str], bool] = bool
     by_gtid: Callable[[str], bool] = bool
     seq: int | None = None
+    gtid: str = ""
 
 
 def at_seq(seq: int) -> Target:
@@ -73,7 +74,7 @@ def at_gtid_offset(offset: int) -> Target:
 
 def at_gtid(gtid: str, contains: Callable[[str, str], bool]) -> Target:
     """The transaction of this GTID. `contains(set, gtid)`: of the source's kind."""
-    return Target(by_set=lambda gtids: contains(gtids, gtid), by_gtid=lambda other: other == gtid)
+    return Target(by_set=lambda gtids: contains(gtids, gtid), by_gtid=lambda other: other == gtid, gtid=gtid)
 
 
 def at_first_outside(is_outside: Callable[[str], bool], has: Callable[[str], bool]) -> Target:
@@ -173,7 +174,8 @@ class Reader:
 
     def find(self, target: Target) -> Found | None:
         """The first transaction that reaches `target`, None where the store does not yet have it. Raises NotFoundError where
-        retention may have taken it."""
+        retention may have taken it, or where a GTID is of no transaction of the store, though its set has it: a gap has it,
+        MariaDB jumped over it, or it is of another server id."""
         view = self.view
         if not view.buckets and not view.tail:
             return None
@@ -184,14 +186,17 @@ class Reader:
                 hint=f"its earliest transaction is seq:{self.first}",
                 subject=f"seq:{self.first}",
             )
-        if number >= 0 and (found := self._find_in_bucket(target, view.buckets[number])):
-            return found
+        for bucket in view.buckets[max(number, 0) :]:
+            if found := self._find_in_bucket(target, bucket):
+                return found
         for group in view.tail:
             header = group.header
             if _is_reached(target, header.after, lambda g=group: decode_gtids(g.rest[: g.header.head_bytes])[1]):  # type: ignore[misc]
                 seq = _find_in_block(target, Heads(header, group.rest[header.head_bytes :]))
                 if seq is not None:
                     return Found(seq, None)
+        if target.gtid and target.by_set(view.gtids):
+            raise NotFoundError(f"the store has no transaction {target.gtid}", subject=target.gtid)
         return None
 
     def read(self, seq: int | None = None) -> Iterator[Piece]:
@@ -308,7 +313,8 @@ class Reader:
                     seq = _find_in_block(target, Heads(header, body))
                 if seq is not None:
                     return Found(seq, DataPosition(bucket.file.id, begun), bucket.file.fence)
-            if walked < end or bucket != self.view.buckets[-1]:  # the next one begins where the target is reached
+            is_lost = target.by_state is not None and bucket != self.view.buckets[-1]  # reached before the next one begins
+            if walked < end or is_lost:
                 raise corruption_error(file.path, walked)
         return None
 

@@ -224,6 +224,13 @@ class TestLargeTransactions:
         assert (found.seq, found.position.offset) == (1, 0)
 
 
+def behind(number: int) -> read.Target:
+    """The first transaction that somebody lacks who has all up to this one."""
+    return read.at_first_outside(
+        lambda gtids: has_gtid(gtids, f"u:{number + 1}"), lambda gtid: has_gtid(gtids_at(number), gtid)
+    )
+
+
 class TestFinding:
     def test_a_place_is_found_by_two_bodies_and_without_arrow(self, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
         """One proves the store's end, one has the place; Arrow takes longer to be imported than all of that."""
@@ -252,6 +259,20 @@ class TestFinding:
             fill(writer, [make_transaction(number, time) for number, time in enumerate(times, 1)])
         found = [Reader(disk).find(read.at_time(START + offset)) for offset in (1, 5, 6, 9, 10, 13)]
         assert [place and place.seq for place in found] == [1, 1, 3, 3, 6, None]
+
+    def test_a_gtid_that_a_set_has_and_no_transaction(self, disk: Disk) -> None:
+        """Those of a gap, and of numbers that a MariaDB jumped over."""
+        with Writer(disk, 1, SMALL) as writer:
+            every = [make_transaction(number) for number in range(1, 200)]
+            fill(writer, [one._replace(gtid="") if 60 <= number <= 100 else one for number, one in enumerate(every, 1)])
+        assert len(Reader(disk).view.buckets) > 5, "some end within the gap"
+        for number in range(60, 101):
+            with pytest.raises(NotFoundError, match=f"no transaction u:{number}$"):
+                Reader(disk).find(read.at_gtid(f"u:{number}", has_gtid))
+            found = Reader(disk).find(behind(number))
+            assert found is not None
+            assert found.seq == 101
+        assert Reader(disk).find(read.at_gtid("u:200", has_gtid)) is None
 
 
 class TestRetention:
