@@ -224,6 +224,17 @@ def test_a_server_that_is_set_to_give_few_rows_of_an_answer_gives_all(tmp_path: 
         server.run("SET GLOBAL sql_select_limit = DEFAULT")
 
 
+def test_a_server_that_is_set_to_end_long_answers_gives_all(tmp_path: Path, server: MariaDb) -> None:
+    server.run("USE d", "CREATE TABLE d.none (a INT)", f"INSERT INTO d.none SELECT seq FROM {server.numbers(200_000)}")
+    name, least = ("max_execution_time", "10") if isinstance(server, MySql) else ("max_statement_time", "0.01")
+    server.run("FLUSH BINARY LOGS", f"SET GLOBAL {name} = {least}")
+    try:
+        said = run_here(write_settings(tmp_path, server), "changes", "capture", "orders")
+    finally:
+        server.run(f"SET GLOBAL {name} = 0")
+    assert (said.code, said.json.get("rows")) == (0, 200_000), said
+
+
 @pytest.mark.parametrize("shared_server", [MYSQL_SERVER], indirect=True)
 def test_a_key_that_the_server_made_and_hides_is_read_as_it_is_logged(tmp_path: Path, server: MariaDb) -> None:
     name = "show_gipk_in_create_table_and_information_schema"
