@@ -14,6 +14,7 @@ file is accepted if the ledger has rows of the receiver. docs/formats/ledger-mar
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import uuid
@@ -25,7 +26,7 @@ from typing import TypeVar
 
 from sqlalchemy.engine import Connection
 
-from tidemark.errors import CorruptionError, NotFoundError, PermanentError
+from tidemark.errors import CorruptionError, DiskAwayError, NotFoundError, PermanentError
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Identity
 from tidemark.ledger.receiver import rebuild as rebuild_rows
@@ -236,6 +237,25 @@ def adopt_mark(connection: Connection, receiver: str, root: Path) -> None:
     except CorruptionError:
         told = None  # a new mark replaces it
     rebuild_rows.put_mark(connection, receiver, Mark(told.mark, told.changes + 1) if told else Mark(str(uuid.uuid4()), 1))
+
+
+def require_disk(app: App, receiver: ReceiverSettings) -> None:
+    """Raise DiskAwayError if a receiver's folder here is empty, and the ledger knows what was loaded into it.
+
+    Who writes asks first. `verify --repair` writes the mark, and so says that the disk is lost."""
+    root = app.receiver_root(receiver)
+    if root is None or os.path.lexists(root / MARK_FILE) or _has_loaded_files(root):
+        return
+    with app.ledger.read() as connection:
+        is_used = bool(rebuild_rows.mark_of(connection, receiver.name)) and rebuild_rows.knows_receiver(
+            connection, receiver.name
+        )
+    if is_used:
+        raise DiskAwayError(
+            f"receiver {receiver.name} ({root}) has none of what was loaded into it: is its disk mounted?",
+            hint="mount it; if the disk is lost, ./tidemark verify --repair has what sites still have sent again",
+            subject=receiver.name,
+        )
 
 
 def _has_loaded_files(root: Path) -> bool:

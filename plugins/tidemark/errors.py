@@ -6,7 +6,7 @@
     ├── NotFoundError         3   the named link, site, file, run … does not exist
     ├── RetryableError        5   try again: the network, a busy database, a lease somebody else holds
     │   ├── UnreachableError      connect, handshake, stall, a server that drops or limits sessions
-    │   │   └── DiskAwayError         a data node answers, its folder is not there: lost, or not mounted
+    │   │   └── DiskAwayError         a data node's or receiver's folder is empty: lost, or not mounted
     │   ├── LeaseHeldError        another run holds the lease; names the holder
     │   ├── StaleEpochError       routed by a superseded partition table: route again
     │   └── OutcomeUnknownError   the reply was lost: read back before deciding
@@ -115,7 +115,8 @@ class UnreachableError(RetryableError):
 
 
 class DiskAwayError(UnreachableError):
-    """A data node's folder has no claim: its disk is not mounted, or lost. The node counts as one that does not answer."""
+    """A data node's folder has no claim, or a receiver's folder is empty: its disk is not mounted, or lost. A node counts as
+    one that does not answer."""
 
     retry = Retry.LATER
 

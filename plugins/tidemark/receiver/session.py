@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.app import App
+from tidemark.app import App, require_disk
 from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.engines.choose import EngineChoice
 from tidemark.errors import UsageError
@@ -88,9 +88,11 @@ def hold_receiver(
 ) -> Iterator[HeldReceiver]:
     """Open the receiver under the lease of its writers, or under `lease`; `verb` names the holder to others.
 
-    Raises UsageError for a remote receiver, LeaseHeldError while somebody else holds the lease.
+    Raises UsageError for a remote receiver, LeaseHeldError while somebody else holds the lease, DiskAwayError for a folder
+    that has lost what it had.
     """
     local_root(app, receiver)
+    require_disk(app, receiver)
     with (
         hold_writers_lease(app, receiver, verb, lease=lease) as held,
         open_receiver(app, receiver, engine=engine, progress=progress) as session,

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from tidemark.app import App
+from tidemark.app import App, require_disk
 from tidemark.errors import LeaseLostError, NotFoundError, PlanOutOfDateError, TidemarkError, WindowOverError
 from tidemark.ledger import journal
 from tidemark.ledger.database import Ledger
@@ -197,7 +197,8 @@ def hold_lease(app: App, lease: Lease) -> Iterator[None]:
 
 @contextmanager
 def stores_of(app: App, link: LinkSettings) -> Iterator[tuple[Store, Store]]:
-    """Open the site's store and the receiver's for the block."""
+    """Open the site's store and the receiver's for the block. DiskAwayError as of `require_disk`."""
+    require_disk(app, app.receiver_settings(link.receiver))
     with (
         app.site_store(app.site_settings(link.site)) as source,
         app.receiver_store(app.receiver_settings(link.receiver)) as target,

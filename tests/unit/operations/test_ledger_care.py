@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from tests.centre import run_inline
 from tests.rebuild_world import World
 from tests.small_files import sealed, source
-from tidemark.errors import LeaseHeldError, PermanentError, SchemaTooNewError
+from tidemark.errors import DiskAwayError, LeaseHeldError, PermanentError, SchemaTooNewError
 from tidemark.ledger.backup import used_tables
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Leases
@@ -95,6 +95,40 @@ class TestBackup:
         assert sorted((world.centre / "landing").rglob("*.json")) == papers
         assert world.rebuild(replace=True).exit_code == 0
         assert world.rows() == rows
+        world.check_proofs()
+
+
+class TestReceiversDisk:
+    """The receiver's folder is empty, and the ledger knows what was loaded into it."""
+
+    @pytest.mark.parametrize("is_there", [True, False], ids=["empty", "gone"])
+    def test_one_that_is_not_mounted_takes_nothing(self, world: World, is_there: bool) -> None:
+        before, away = world.rows(), world.folder / "away"
+        world.add("plant1", source(3), sealed({"root.sg.d3": {"s": [(3, 3)]}}))
+        world.centre.rename(away)
+        if is_there:
+            world.centre.mkdir()
+        world.reopen()
+        for act in (world.sync, world.load, lambda: housekeep(world.app, world.receiver)):
+            with pytest.raises(DiskAwayError, match="is its disk mounted") as stopped:
+                act()
+            assert "verify --repair" in stopped.value.hint
+        assert not [path for path in world.centre.rglob("*") if path.is_file()]
+        shutil.rmtree(world.centre, ignore_errors=True)
+        away.rename(world.centre)
+        assert world.sync().loaded == 1
+        assert len(world.rows()) == len(before) + 1
+        world.check_proofs()
+
+    def test_a_lost_one_is_filled_again_once_somebody_says_so(self, world: World) -> None:
+        before = world.rows()
+        shutil.rmtree(world.centre)
+        world.reopen()
+        with pytest.raises(DiskAwayError):
+            world.sync()
+        assert verify(world.app, world.receiver, repair=True).differences
+        world.sync()
+        assert world.rows() == before
         world.check_proofs()
 
 

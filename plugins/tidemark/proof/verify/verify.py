@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tidemark.app import App
+from tidemark.app import App, catch_up_mark
 from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.cluster.replicas.cache import restore_file
 from tidemark.cluster.replicas.promote import require_newest
@@ -153,6 +153,7 @@ def verify(
         else:
             with hold_writers_lease(app, receiver, "verify") as lease, app.receiver_store(receiver) as store:
                 require_newest(cluster)
+                catch_up_mark(app, receiver, store)  # a folder without it is not written to
                 repairs = Repairs(app, receiver, lease)
                 works = [
                     _Work(app, receiver, root, one, names, repairs, tally, progress, cluster, live_only) for one in wanted
