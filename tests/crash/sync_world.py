@@ -88,6 +88,7 @@ class SyncWorld:
     @classmethod
     def in_memory(cls, link: LinkSettings = LINK, limits: PartLimits | None = None) -> SyncWorld:
         site = SiteInMemory("site")
+        site.make_folders(SITE.data)
         edge = Edge(MemoryGround(site))
         folder = Path(tempfile.mkdtemp(prefix="tidemark-world-", dir=memory_disk()))
         return cls(folder, edge, site, MemoryStore("centre"), link, limits=limits or PartLimits())

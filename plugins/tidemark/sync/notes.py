@@ -18,7 +18,7 @@ from tidemark.ledger.database import database_time
 from tidemark.ledger.sender.links import Skipped, skipped_files
 from tidemark.progress import format_count
 from tidemark.stores.protocol import UNLISTED
-from tidemark.tsfiles.sealed import AT_WORK, MISSING, NAMELESS
+from tidemark.tsfiles.sealed import AT_WORK, MISSING, NAMELESS, NO_FOLDER
 
 LET_LIST = "let the site's user list it (its mode, the disk's health); of a symlink name the folder that it leads to"
 _TOLD_ELSEWHERE = ("in quarantine as ",)  # sync.select.quarantine
@@ -49,7 +49,7 @@ def make_notes(skipped: Mapping[str, Skipped], link: str, clock: float) -> tuple
     for path, (why, since) in sorted(skipped.items()):
         if why.startswith((UNLISTED, *_TOLD_ELSEWHERE)):
             continue
-        if why.startswith((NAMELESS, MISSING)):
+        if why.startswith((NAMELESS, MISSING, NO_FOLDER)):
             named.append(f"{path}: {why}")
             continue
         if why not in AT_WORK:

@@ -24,6 +24,7 @@ MISPLACED = f"not where IoTDB keeps TsFiles ({PLACES})"
 NAMELESS = "sent without its devices being known: "
 MISSING = "counts as missing: "
 """How the reasons of companions begin that tell nothing."""
+NO_FOLDER = "this data folder is not there; is the disk mounted, is data in the settings right?"
 
 _MODS = SUFFIX + ".mods"
 MODS_SUFFIXES = (".mods2", ".mods")

@@ -19,6 +19,7 @@ from tidemark.sync import run as sync_link
 from tidemark.sync.plan import plan_sync, read_plan
 from tidemark.sync.run import Options
 from tidemark.sync.send import transfer_files as sending
+from tidemark.tsfiles.sealed import NO_FOLDER
 
 # what travels
 
@@ -114,6 +115,18 @@ def test_an_unreadable_resource_does_not_keep_a_file_at_the_site(world: SyncWorl
     with opened(world) as app, app.ledger.read() as connection:
         skipped = connection.exec_driver_sql("SELECT path, reason FROM skipped_file").all()
     assert [(p, "without its devices" in r) for p, r in skipped] == [(path_of(1) + ".resource", True)]
+
+
+def test_a_data_folder_that_is_not_there_is_told(world: SyncWorld) -> None:
+    """A name that is mistyped: what the server keeps in the right one is not sent."""
+    seal(world, 1)
+    world.site.remove_tree("data/unsequence")
+    result = world.sync()
+    assert (result.state, result.files, result.notes) == ("landed", 1, (f"data/unsequence: {NO_FOLDER}",))
+    with opened(world) as app:
+        assert plan_sync(app, "plant1").skipped == (("data/unsequence", NO_FOLDER),)
+    world.site.make_folders(["data/unsequence"])
+    assert world.sync().notes == ()
 
 
 def test_send_all_again(world: SyncWorld) -> None:

@@ -41,7 +41,7 @@ from tidemark.sync.select.vanished import View
 from tidemark.sync.session import Options, Site, Work
 from tidemark.tsfiles.companions.resource import Extent, read_extent
 from tidemark.tsfiles.names import RESOURCE, SUFFIX, parse_place, refuse_misplaced_files
-from tidemark.tsfiles.sealed import MISPLACED, NAMELESS, is_hidden, too_large
+from tidemark.tsfiles.sealed import MISPLACED, NAMELESS, NO_FOLDER, is_hidden, too_large
 
 _OTHER = {"sequence": "unsequence", "unsequence": "sequence"}
 _HAS = ("acked", "held")  # states of a file whose content the receiver has
@@ -87,7 +87,7 @@ def make_selection(site: Site, options: Options) -> Selection:
         states = link_rows.states_of(connection, site.link.name, sorted(options.plan.paths)) if options.plan else {}
     odd = odd_paths_to_report(listing.odd, site.site.data)
     facts = Facts(
-        changes=replace(found, skipped=(*found.skipped, *odd)),
+        changes=replace(found, skipped=(*found.skipped, *odd, *((folder, NO_FOLDER) for folder in listing.missing))),
         view=view,
         extents=extents,
         known_extents=known,
