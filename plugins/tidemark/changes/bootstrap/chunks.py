@@ -140,7 +140,8 @@ class Tables:
         RetryableError: it changed behind the snapshot. PermanentError: the table cannot be read.
         """
         if not self.there[name].has_snapshot:
-            raise PermanentError(f"{name} is not read: its engine has no snapshots", subject=name)
+            hint = f"ALTER TABLE {self.there[name].quoted} ENGINE = InnoDB there, or leave it out of tables of the sink"
+            raise PermanentError(f"{name} is not read: its engine has no snapshots", hint=hint, subject=name)
         self.server.ask("SAVEPOINT table_begins")
         try:
             table = self.look_at(name)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark.changes.capture.identity import Origin
 from tidemark.changes.delivery.export import Line, Shapes, describe_place, describe_record
 from tidemark.changes.store.model import ABSENT, Op, Row, Shape, Value
-from tidemark.errors import limits_named
+from tidemark.errors import UsageError, limits_named
 from tidemark.stores.agent import durable
 
 if TYPE_CHECKING:
@@ -105,7 +105,14 @@ class DeadLetters:
         self.count = 0
         self._task = task
         self._lock = threading.Lock()
-        self._file = AppendedFile(place)
+        try:
+            self._file = AppendedFile(place)
+        except OSError as refused:
+            raise UsageError(
+                f"no dead letters can be written to {place}: {refused.strerror}",
+                hint="let dead_letters name a file, in a folder that this user may write to",
+                subject=str(place),
+            ) from refused
         self._describe = LineMaker(None)
 
     def append(self, batch: Batch, error: Exception) -> None:

@@ -22,7 +22,7 @@ from tidemark.changes.capture.run import GAP
 from tidemark.changes.capture.transactions import UNPROVED
 from tidemark.changes.delivery.blocks import read_shard
 from tidemark.changes.delivery.shards import Sharding, ShardPiece
-from tidemark.changes.sinks.definitions import ALL, CHANGED, COLUMNS, EMPTIED, MADE, RENAMED, Effect, find_effects
+from tidemark.changes.sinks.definitions import ALL, CHANGED, COLUMNS, EMPTIED, MADE, RENAMED, VERSIONED, Effect, find_effects
 from tidemark.changes.sinks.fold import Folded, MisfitError, Types, fold_rows
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Rows, Shape
@@ -432,7 +432,18 @@ def judge_table(state: SinkTable | None, changes: TableChanges, batch: SinkBatch
         elif what == END and state.begun and not is_stopped:
             clear, low = max(clear, state.begun), max(low, state.begun)
             state = replace(state, state=WHOLE, begun=0, seq=seq, why="")
+    if state.state == WHOLE and any(map(_is_versioned, changes.runs)):  # no statement says it of one made LIKE another
+        state = replace(state, state=PARTIAL, seq=first, why=VERSIONED)
     return state, Window(low, clear, anew)
+
+
+def _is_versioned(run: AnyRun) -> bool:
+    """Whether the server itself gave a table the columns by which MariaDB tells what its rows were from what they are."""
+    last = run.shape.columns[-2:]
+    return [(one.name, one.type) for one in last] == _OF_VERSIONS and last[-1].key
+
+
+_OF_VERSIONS = [(name, "timestamp(6) not null") for name in ("row_start", "row_end")]
 
 
 def _has_rows(changes: TableChanges, low: int, end: int) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tidemark.changes.capture.statements import space_tokens, strip_statement
 
 EMPTIED, MADE, RENAMED, CHANGED, COLUMNS = "emptied", "made", "renamed", "changed", "columns"
+VERSIONED = "it has or had system versioning: the log has what its rows were as further rows"
 ALL = ""
 """In the place of a table's name: every table of the database."""
 
@@ -53,6 +54,7 @@ _RENAME_COLUMN = re.compile(
     rf"\b(?:RENAME\s+COLUMN|CHANGE(?:\s+COLUMN)?)\s+(?:IF\s+EXISTS\s+)?({_NAME})\s+(?:TO\s+)?({_NAME})", _FLAGS
 )
 _DEFINED_ANEW = re.compile(r"(?:^|[\s,])(?:(?:MODIFY|CHANGE)\s|CONVERT\s+TO\b)", _FLAGS)
+_VERSIONED = re.compile(r"\b(?:WITH|ADD|DROP)\s+SYSTEM\s+VERSIONING\b", _FLAGS)
 _NO_COLUMN = "INDEX|KEY|UNIQUE|PRIMARY|CONSTRAINT|FOREIGN|FULLTEXT|SPATIAL|PARTITION|CHECK|PERIOD|SYSTEM"
 _ADD = re.compile(rf"\bADD\s+(?!(?:{_NO_COLUMN})\b)", _FLAGS)
 
@@ -69,6 +71,8 @@ def find_effects(database: str, sql: str) -> Iterator[Effect]:
         yield Effect(MADE, _unquote(found["database"]), ALL)
     elif found := _CREATE.match(text):
         yield Effect(MADE, *_split(found["table"], database))
+        if _VERSIONED.search(text):
+            yield Effect(CHANGED, *_split(found["table"], database), why=VERSIONED)
     elif found := _RENAME.match(text):
         for former, name in _PAIR.findall(found["pairs"]):
             yield from _rename(_split(former, database), _split(name, database), if_exists=bool(found["if_exists"]))
@@ -88,7 +92,9 @@ def find_effects(database: str, sql: str) -> Iterator[Effect]:
 
 
 def _find_altered(table: tuple[str, str], rest: str) -> Iterator[Effect]:
-    if _PARTITION.search(rest):
+    if _VERSIONED.search(rest):
+        yield Effect(CHANGED, *table, why=VERSIONED)
+    elif _PARTITION.search(rest):
         yield Effect(CHANGED, *table, why="ALTER TABLE removed or brought in rows that the log does not name")
     elif _ADD.search(rest):
         yield Effect(COLUMNS, *table, why="a column was added: rows from before have no value there until they change")

@@ -174,13 +174,15 @@ class Reading(enum.Enum):
 @dataclass(frozen=True)
 class Request:
     """A capture as it is asked for. `files`: names or patterns of log files, instead of the server. `start`: "" is what the
-    settings say. With an `until`, rows are read later. `login`: at the server whose events are read; None: any of url."""
+    settings say. With an `until`, rows are read later. `leaves_refused`: a table that could not be read is no error.
+    `login`: at the server whose events are read; None: any of url."""
 
     files: Sequence[str] = ()
     start: str = ""
     until: str = ""
     follow: bool = False
     reading: Reading = Reading.NOW
+    leaves_refused: bool = False
     login: connection.SourceSettings | None = None
 
 
@@ -244,7 +246,7 @@ def _capture_once(source: Source, request: Request, progress: Progress) -> Done:
                 parts.append(capture_into(ending, writer, progress))
                 if not (request.follow and job.is_asked()):
                     break
-    if made is not None and made.refused is not None:
+    if made is not None and made.refused is not None and not request.leaves_refused:
         raise made.refused
     _tell_parked(source, rules)
     rows, size = sum(part.rows for part in parts), sum(part.bytes for part in parts)

@@ -107,7 +107,9 @@ def run_verify_sink(call: Call) -> Answer:
             hint = f"{told}; others: {hint}" if patterns else told
         found |= {"error": f"{len(differing)} of {len(tables)} tables differ from the source: {names}", "hint": hint}
     elif left:
-        found |= {"error": f"{len(left)} of {len(tables)} tables were not compared: {left[0].why}", "hint": "--tables"}
+        names = f"{', '.join(one.name for one in left)}; " if len(left) > 1 else ""
+        found |= {"error": f"{len(left)} of {len(tables)} tables were not compared: {names}{left[0].why}"}
+        found |= {"hint": left[0].hint or "leave it out of tables of the sink"}
 
     def show(screen: Screen) -> None:
         screen.print_line(

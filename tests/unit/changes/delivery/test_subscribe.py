@@ -168,6 +168,19 @@ def test_a_callback_that_raises(config: Path, tmp_path: Path) -> None:
         assert stream.next_batch() is None  # all the rest went on
 
 
+def test_dead_letters_that_cannot_be_written_are_told_before_a_row_is_given(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path, tmp_path / "file" / "dead.jsonl"):
+        with (
+            bill(config, shards=2) as stream,
+            pytest.raises(UsageError, match=f"no dead letters .* to {place}: ") as refused,
+        ):
+            stream.run(lambda _batch: None, on_error="dead_letter", dead_letters=place)
+        assert "let dead_letters name a file" in refused.value.hint
+    with bill(config, shards=2) as stream:
+        assert stream.next_batch() is not None  # its points are where they were
+
+
 def test_who_follows_is_given_what_comes(config: Path) -> None:
     with bill(config, start="now", follow=True) as stream:
         assert stream.next_batch(patience=0.05) is None

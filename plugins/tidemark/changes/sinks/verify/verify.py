@@ -55,13 +55,14 @@ _ASK_SECONDS = 0.2
 
 @dataclass
 class TableVerified:
-    """A table that was compared. `why`: it could not be, and so counts as different. `is_left`: nothing is known of it.
-    `is_keyless`: the source has no key for it, so that no reading mends it."""
+    """A table that was compared. `why`: it could not be, and so counts as different. `is_left`: nothing is known of it,
+    and `hint` says what helps. `is_keyless`: the source has no key for it, so that no reading mends it."""
 
     name: str
     found: Compared = field(default_factory=Compared)
     why: str = ""
     is_left: bool = False
+    hint: str = ""
     is_keyless: bool = False
 
     @property
@@ -182,7 +183,8 @@ def _catch_up(sink: Sink) -> None:
 def _capture(sink: Sink, until: FilePosition | None = None, login: SourceSettings | None = None) -> bool:
     """Capture what there is, up to a place of a server. Returns whether it was done here: else another process is at it."""
     try:
-        capture_source(sink.source, Capture(until=f"{until.file}:{until.position}" if until else "", login=login))
+        point = f"{until.file}:{until.position}" if until else ""
+        capture_source(sink.source, Capture(until=point, leaves_refused=True, login=login))
     except LeaseHeldError:
         return False
     return True
@@ -269,7 +271,9 @@ class _Look:
 
     def compare(self, name: str) -> TableVerified:
         state = self.pinned.tables.get(name)
-        if state is not None and state.state == STOPPED:
+        there = self.server.there.get(name)
+        is_versioned = there is not None and there.is_versioned  # no reading mends it
+        if state is not None and state.state == STOPPED and not is_versioned:
             return TableVerified(name, why=f"stopped: {state.why}", is_keyless=self._is_keyless(name))
         if name not in self.server.there and self.sink.settings.kind == CATALOG:
             left = count_held(self.sink.target, name)
@@ -284,7 +288,7 @@ class _Look:
             try:
                 table = opened.enter_context(self.server.open_table(name))
             except PermanentError as refused:
-                return TableVerified(name, why=refused.message, is_left=True)
+                return TableVerified(name, why=refused.message, is_left=True, hint=refused.hint)
             try:
                 is_catalog = self.sink.settings.kind == CATALOG
                 return TableVerified(name, self._compare_files(name, table) if is_catalog else self._compare(name, table))
