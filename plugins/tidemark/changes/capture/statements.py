@@ -73,9 +73,23 @@ _CHANGES = {
 
 def strip_statement(sql: str) -> str:
     """A statement without comments, and without what MariaDB set for it alone."""
+    if "\\'" in sql or '\\"' in sql:
+        sql = _double_backslashes(sql)
     if "/*" in sql or "--" in sql or "#" in sql:
         sql = _COMMENT.sub(lambda found: found[1] or " ", sql)
     return _FOR_ONE.sub("", sql.lstrip(), count=1) if sql.lstrip()[:3].upper() == "SET" else sql.lstrip()
+
+
+def _double_backslashes(sql: str) -> str:
+    """A statement of a session with NO_BACKSLASH_ESCAPES, where a backslash before a quote does not keep the text open, as
+    others write it. Which kind it is no store tells; but read as the other, a quote is left that closes nothing."""
+    doubled = sql.replace("\\", "\\\\")
+    return doubled if _has_open_quote(sql) and not _has_open_quote(doubled) else sql
+
+
+def _has_open_quote(sql: str) -> bool:
+    left = _COMMENT.sub("", sql)
+    return any(quote in left for quote in "'\"`")
 
 
 _TOKEN = re.compile(

@@ -58,6 +58,10 @@ EFFECTS = {
     "ALTER TABLE a ADD INDEX `it's` (x), ADD y INT COMMENT ''": [(COLUMNS, "shop", "a")],
     'ALTER TABLE a ADD INDEX (x), COMMENT = "RENAME TO b"': [],
     'ALTER TABLE a RENAME TO "b"': [(RENAMED, "shop", "b")],
+    "ALTER TABLE a COMMENT 'C:\\', ADD x INT COMMENT 'y'": [(COLUMNS, "shop", "a")],  # NO_BACKSLASH_ESCAPES
+    "ALTER TABLE a COMMENT 'C:\\', COMMENT ' RENAME TO b'": [],
+    "ALTER TABLE a COMMENT 'it\\'s', COMMENT ' RENAME TO b'": [],
+    "TRUNCATE /* it's 'C:\\' */ a": [(EMPTIED, "shop", "a")],
     "CREATE INDEX i ON a (x)": [],
     "GRANT ALL ON *.* TO x": [],
 }
