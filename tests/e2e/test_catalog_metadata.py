@@ -20,7 +20,7 @@ from tests.bootstrap_worlds import fold, read
 from tests.change_worlds import DyingDisk, Power
 from tests.commanded import Said, run_here
 from tests.crash.explorer import Effects, explore
-from tests.dump_worlds import MARIADB, REAL_SERVERS, settings_for, start_server
+from tests.dump_worlds import MARIADB, NEWEST_MARIADB, REAL_SERVERS, settings_for, start_server
 from tests.services import mariadb
 from tests.services.mariadb import MariaDb
 from tests.services.mysql import MySql
@@ -110,6 +110,41 @@ def test_every_type_is_as_a_log_with_names_has_it(tmp_path: Path, server: MariaD
     assert len(found["full"]) == 3 + 6 + 2 + 2
     for ours, theirs in zip(found["catalog"], found["full"], strict=True):
         assert ours == theirs
+
+
+def test_a_log_that_ends_with_rows_is_verified(tmp_path: Path, server: MariaDb) -> None:
+    """Statements are compared, rows that the log does not describe are not; none of them is called unknown."""
+    orders = Orders(tmp_path, server)
+    for name in ("t", "u"):
+        server.run(f"CREATE TABLE d.{name} (id INT PRIMARY KEY)", f"INSERT INTO d.{name} VALUES (1)")
+    assert orders.capture().code == 0
+    said = orders.run("verify", "--deep")
+    assert (said.code, said.json["differences"], said.json["logs"]["compared"]) == (0, [], 4), said
+
+
+@pytest.mark.parametrize("running", [MARIADB, NEWEST_MARIADB], indirect=True)
+@pytest.mark.parametrize("level", ["MINIMAL", "NO_LOG"])
+def test_hashes_of_unique_texts_are_no_columns(tmp_path: Path, server: MariaDb, level: str) -> None:
+    """MariaDB logs one for each, behind the columns, whatever is defined later; MEMORY has none."""
+    orders = Orders(tmp_path, server)
+    tell_columns(server, level)
+    server.run("CREATE TABLE d.t (id INT, n BIGINT UNSIGNED, a TEXT UNIQUE, b BLOB UNIQUE)")
+    server.run("INSERT INTO d.t VALUES (1, 1, 'ü', 'b'), (2, 2, NULL, NULL)", "UPDATE d.t SET n = 18446744073709551615")
+    server.run("CREATE TABLE d.m (id INT PRIMARY KEY, a CHAR(3), UNIQUE (a) USING HASH) ENGINE=MEMORY")
+    server.run("INSERT INTO d.m VALUES (1, 'ü')")
+    assert orders.capture().code == 0
+    server.run("DELETE FROM d.t WHERE id = 2", "ALTER TABLE d.t ADD x BIGINT UNSIGNED, DROP INDEX a, ADD UNIQUE (a, n)")
+    server.run("INSERT INTO d.t VALUES (3, 3, 'c', 'd', 3)")
+    assert orders.capture().code == 0
+    server.run("ALTER TABLE d.t DROP INDEX b", "UPDATE d.t SET a = 'e' WHERE id = 3")
+    said = orders.capture()
+    assert said.code == 0, said
+    most, b, d = 18_446_744_073_709_551_615, {"hex": "62"}, {"hex": "64"}
+    assert orders.rows("m") == [[1, "ü"]]
+    assert orders.rows() == [
+        *([1, 1, "ü", b], [2, 2, None, None], [1, most, "ü", b], [2, most, None, None], [2, most, None, None]),
+        *([3, 3, "c", d, 3], [3, 3, "e", d, 3]),
+    ]
 
 
 def test_definitions_between_the_rows_and_the_catalog(tmp_path: Path, server: MariaDb) -> None:

@@ -216,7 +216,8 @@ def _ask_definition(server: Server, name: Name) -> tuple[Definition, FilePositio
     try:
         server.ask(f"SELECT 1 FROM {name.quoted} LIMIT 1")  # until the transaction ends its definition stays
         read = read_table(server, name, charsets)
-        definition = replace(unknown, shape=read.shape, charsets=tuple(column.collation for column in read.columns))
+        charsets_of = tuple(column.collation for column in read.columns)
+        definition = replace(unknown, shape=read.shape, charsets=charsets_of, hidden=read.hidden)
     except PermissionDeniedError:
         raise
     except PermanentError as refused:
@@ -239,6 +240,7 @@ def _write_known(disk: Disk, known: Known) -> None:
             "shape": one.shape and one.shape.as_json(),
             "charsets": one.charsets,
             "why": one.why,
+            "hidden": one.hidden,
         }
         for one in known.definitions
     ]
@@ -252,7 +254,14 @@ def _decode_known(found: dict[str, Any]) -> Known:
 
 
 def _decode_definition(
-    *, table: list[str], since: list[int], until: list[int] | None, shape: str | None, charsets: list[int | None], why: str
+    *,
+    table: list[str],
+    since: list[int],
+    until: list[int] | None,
+    shape: str | None,
+    charsets: list[int | None],
+    why: str,
+    hidden: int = 0,
 ) -> Definition:
     database, name = table
     return Definition(
@@ -263,6 +272,7 @@ def _decode_definition(
         Shape.from_json(shape) if shape else None,
         tuple(charsets),
         why,
+        hidden,
     )
 
 

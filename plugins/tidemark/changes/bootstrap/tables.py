@@ -76,7 +76,8 @@ class ReadColumn:
 class ReadTable:
     """A table to read. `key`: the positions of the columns by which it is read in chunks, `index` their index; none: whole.
 
-    `row_bytes`: what a row takes on the average, as the server guesses.
+    `row_bytes`: what a row takes on the average, as the server guesses. `hidden`: so many hashes stand in the log behind the
+    columns (MariaDB).
     """
 
     shape: Shape
@@ -84,6 +85,7 @@ class ReadTable:
     key: tuple[int, ...] = ()
     index: str = ""
     row_bytes: int = 0
+    hidden: int = 0
 
     def describe_key(self) -> tuple[str, ...]:
         """What a key of this table means: as long as it is the same, what was read before goes on."""
@@ -172,17 +174,26 @@ def read_table(server: Server, name: Name, charsets: dict[str, int]) -> ReadTabl
     if name.is_versioned:
         raise PermanentError(
             f"{label} is not read: it has system versioning, and its log has rows and columns that a SELECT does not give",
-            hint="leave it out of tables of the source; its changes are captured, only rows from before are not",
+            hint=f'leave it out: exclude = ["{label}"] of the source; its changes are captured where the log names columns',
             subject=label,
         )
     rows, is_maria = server.ask(_COLUMNS, *asked), server.is_maria
     columns = tuple(_describe(row, label, charsets, is_native=not is_maria) for row in rows)
     shape = Shape(*asked, tuple(one.column for one in columns))
-    index, key = _choose_key(server.ask(f"SHOW INDEX FROM {name.quoted}"), columns)
-    guessed = server.ask(
-        "SELECT AVG_ROW_LENGTH AS size FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", *asked
+    indexes = server.ask(f"SHOW INDEX FROM {name.quoted}")
+    index, key = _choose_key(indexes, columns)
+    told = server.ask(
+        "SELECT AVG_ROW_LENGTH AS size, ENGINE AS engine FROM information_schema.TABLES"
+        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+        *asked,
     )
-    return ReadTable(shape, columns, key, index, int(guessed[0]["size"] or 0) if guessed else 0)
+    hidden = _count_hashes(indexes) if is_maria and told and told[0]["engine"] != "MEMORY" else 0
+    return ReadTable(shape, columns, key, index, int(told[0]["size"] or 0) if told else 0, hidden)
+
+
+def _count_hashes(rows: Sequence[dict[str, Any]]) -> int:
+    """The unique indexes that MariaDB keeps by a hash, which it logs as a column; MEMORY logs none."""
+    return len({row["Key_name"] for row in rows if row["Index_type"] == "HASH" and not int(row["Non_unique"])})
 
 
 def _choose_key(rows: Sequence[dict[str, Any]], columns: Sequence[ReadColumn]) -> tuple[str, tuple[int, ...]]:

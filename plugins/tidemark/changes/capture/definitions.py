@@ -64,6 +64,7 @@ class Definition:
     """A table as the catalog has it, from the place `since` on, before the place `until` (None: no end is known).
 
     `charsets`: of each column the number of a collation, None: it has none. `shape`: None: it is not to be had, and `why`.
+    `hidden`: so many hashes of unique texts stand in the log behind the columns.
     """
 
     database: str
@@ -73,18 +74,24 @@ class Definition:
     shape: Shape | None = None
     charsets: tuple[int | None, ...] = ()
     why: str = ""
+    hidden: int = 0
 
     def holds_at(self, place: Place) -> bool:
         return self.since <= place and (self.until is None or place < self.until)
 
     def describe(self, table: Table) -> Table | None:
         """A table of the log with all that this says of it. None: they do not fit each other."""
-        if self.shape is None or len(self.shape.columns) != len(table.columns):
+        if self.shape is None or len(self.shape.columns) + self.hidden != len(table.columns):
             return None
-        told = zip(table.columns, self.shape.columns, self.charsets, strict=True)
-        columns = tuple(_describe_column(column, known, charset) for column, known, charset in told)
+        shown = len(self.shape.columns)
+        told = zip(table.columns[:shown], self.shape.columns, self.charsets, strict=True)
+        columns = [_describe_column(column, known, charset) for column, known, charset in told]
+        for number, column in enumerate(table.columns[shown:], start=1):
+            if column.type != T.LONGLONG or column.is_unsigned is False:
+                return None
+            columns.append(replace(column, name=f"DB_ROW_HASH_{number}", is_unsigned=True))
         key = tuple(index for index, column in enumerate(self.shape.columns) if column.key)
-        found = replace(table, columns=columns, key=key, has_names=True)
+        found = replace(table, columns=tuple(columns), key=key, has_names=True, hidden=self.hidden)
         return found if not found.unknown() and _without_labels(shape_of(found)) == _without_labels(self.shape) else None
 
 

@@ -335,7 +335,9 @@ class _Logs:
                     continue
             except CutOff:
                 continue
-            if not self._is_described():
+            if not self._is_described():  # in the log's order: whoever compares stops where the store ends
+                yield from self._take_waiting(waiting)
+                waiting, size = [], 0
                 yield Seen(group.head.gtid, group.head.info, None)
                 continue
             waiting.append((group, items))
