@@ -2,6 +2,8 @@
 
 Each commit carries the number of its batch as the transaction of an application. A table that has the number has the batch.
 The package `deltalake` does not refuse a second commit of the same number, so it is compared here, under the sink's lease.
+A table is opened before the lease is looked at, and written as it was opened: of two commits on one version with the
+number of one application the package refuses the second. So a run that sleeps in between past its lease writes nothing.
 """
 
 from __future__ import annotations
@@ -103,21 +105,21 @@ class DeltaTables:
                 found.append(SinkTable(name, STOPPED, seq=batch.first, why=why))
                 continue
             found.append(state)
-            effect(f"before {name}")
             place = self.root / self._folder_of(name)
             with self._errors_named(place):
                 table = self._open(place)
+                effect(f"before {name}")
                 if self._number_of(table) < batch.number:
-                    self._copy_table(place, former, batch.number)
+                    self._copy_table(table, place, former, batch.number)
                 else:
                     self._make_durable(place, table)
             # CRASH WINDOW: some tables are renamed: the others get the rows that the former ones had before the batch.
             effect(f"after {name}")
         return found
 
-    def _copy_table(self, place: Path, former: str, number: int) -> None:
+    def _copy_table(self, table: Any, place: Path, former: str, number: int) -> None:
         """Give a table the rows that another one had before a batch; none where that is "" or has no table."""
-        table, commit = self._open(place), self._commit(number)
+        commit = self._commit(number)
         source = self._open(self.root / self._folder_of(former)) if former else None
         while source is not None and self._number_of(source) >= number:
             version = source.version() - 1
@@ -126,12 +128,7 @@ class DeltaTables:
             rows = self._package.QueryBuilder().register("found", source).execute("SELECT * FROM found")
             schema = pa.schema(source.schema().to_arrow())
             batches = (_cast_batch(batch, schema) for batch in pa.RecordBatchReader.from_stream(rows))
-            with limits_named(place):
-                durable.make_folder(os.fsencode(place))
-            stream = pa.RecordBatchReader.from_batches(schema, batches)
-            self._package.write_deltalake(
-                str(place), stream, mode="overwrite", schema_mode="overwrite", commit_properties=commit
-            )
+            self._write_anew(table, place, pa.RecordBatchReader.from_batches(schema, batches), commit)
         elif table is not None:
             table.delete(commit_properties=commit)
         else:
@@ -174,14 +171,14 @@ class DeltaTables:
                 return replace(state, key=key)
             effect(f"before {changes.name}")
             if folded.kept and is_empty:
-                self._make_table(place, folded, batch.number)
+                self._make_table(table, place, folded, batch.number)
             elif is_emptied:
                 table.delete(commit_properties=self._commit(batch.number))
             else:
-                self._fit_columns(table, place, types)
+                self._fit_columns(table, types)
                 # CRASH WINDOW: the table has the columns, and no row of the batch: they are found there, and it goes on.
                 effect(f"columns of {changes.name}")
-                self._merge(place, (key, folded), window.clear, batch.number)
+                self._merge(table, (key, folded), window.clear, batch.number)
             table = self._open(place)
             assert table is not None
             self._make_durable(place, table)
@@ -235,18 +232,29 @@ class DeltaTables:
     def _commit(self, number: int) -> Any:
         return self._package.CommitProperties(app_transactions=[self._package.Transaction(self._app, number)])
 
-    def _make_table(self, place: Path, folded: Folded, number: int) -> None:
+    def _make_table(self, table: Any, place: Path, folded: Folded, number: int) -> None:
         """Make a table of these rows alone, in the place of what is there."""
         rows = folded.rows.filter(pc.invert(folded.rows[DELETED])).drop_columns([DELETED])
+        self._write_anew(table, place, rows, self._commit(number))
+
+    def _write_anew(self, table: Any, place: Path, rows: Any, commit: Any) -> None:
+        """Have a table, or a new one where that is None, hold these rows alone."""
+        if table is not None:
+            self._package.write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite", commit_properties=commit)
+            return
         with limits_named(place):
             durable.make_folder(os.fsencode(place))
-        self._package.write_deltalake(
-            str(place), rows, mode="overwrite", schema_mode="overwrite", commit_properties=self._commit(number)
-        )
+        known = self._package.exceptions
+        try:
+            self._package.write_deltalake(str(place), rows, mode="error", commit_properties=commit)
+        except known.DeltaError as refused:
+            if self._open(place) is None:
+                raise
+            raise known.CommitFailedError("it was made meanwhile") from refused
 
-    def _fit_columns(self, table: Any, place: Path, types: Mapping[str, Any]) -> None:
-        """Give a table the columns that it lacks; where one is to be wider, write it anew."""
-        there = self._types_of(table)
+    def _fit_columns(self, table: Any, types: Mapping[str, Any]) -> None:
+        """Give a table the columns that it lacks; where one is to be wider, write it anew. It is as it is then."""
+        there, commit = self._types_of(table), self._commit(self._number_of(table))
         wider = {name for name, one in there.items() if types[name] != one}
         if wider:
             casts = [
@@ -259,14 +267,13 @@ class DeltaTables:
             schema = pa.schema([*((name, one) for name, one in types.items() if name in there), (SEQ, pa.int64())])
             batches = (_cast_batch(batch, schema) for batch in pa.RecordBatchReader.from_stream(rows))
             stream = pa.RecordBatchReader.from_batches(schema, batches)
-            self._package.write_deltalake(str(place), stream, mode="overwrite", schema_mode="overwrite")
+            self._package.write_deltalake(table, stream, mode="overwrite", schema_mode="overwrite", commit_properties=commit)
         if new := [(name, one) for name, one in types.items() if name not in there]:
             empty = pa.schema(new).empty_table()
-            self._package.write_deltalake(str(place), empty, mode="append", schema_mode="merge")
+            self._package.write_deltalake(table, empty, mode="append", schema_mode="merge", commit_properties=commit)
 
-    def _merge(self, place: Path, found: tuple[tuple[str, ...], Folded], clear: int, number: int) -> None:
-        key, folded = found
-        table, commit = self._open(place), self._commit(number)
+    def _merge(self, table: Any, found: tuple[tuple[str, ...], Folded], clear: int, number: int) -> None:
+        (key, folded), commit = found, self._commit(number)
         old = f"{SEQ} < {clear}"
         if not folded.rows.num_rows:
             table.delete(old, commit_properties=commit)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from deltalake import DeltaTable
 
 from tests.commanded import run_here
@@ -20,7 +19,6 @@ from tidemark.changes.sinks.batches import Limits
 from tidemark.changes.sinks.deliver import Delivered, Request, read_sink_table
 from tidemark.changes.store.model import ABSENT, Column, Ddl, Kind, Mark, Rows, Shape
 from tidemark.cli.main import main
-from tidemark.errors import LeaseLostError
 
 SMALL = Limits(rows=40)
 Values = list[tuple[Any, ...]]
@@ -108,24 +106,6 @@ def test_a_death_at_any_effect(tmp_path: Path) -> None:
         done = world.deliver(Request(limits=Limits(rows=1000)))
         assert rows_of(world) == rows_of(calm), name
         assert done.tables == calm.deliver().tables, name
-
-
-def test_a_run_that_slept_past_its_lease_writes_nothing(world: SinkWorld) -> None:
-    world.bootstrap(read(1, "a", "1.00"))
-
-    def take_over(what: str) -> None:
-        if what.startswith("before"):
-            with world.app().ledger.write() as connection:  # as who gets an expired lease
-                connection.execute(sa.text("UPDATE lease SET fence = fence + 1 WHERE name = 'sink:lake'"))
-
-    with pytest.raises(LeaseLostError):
-        world.deliver(Request(effect=take_over))
-    assert not list(world.target.rglob("*.parquet"))
-    assert world.run("show", "orders").json["tasks"][0]["points"][0]["point"] == "seq:1"
-    with world.app().ledger.write() as connection:
-        connection.execute(sa.text("UPDATE lease SET holder = ''"))
-    world.deliver()
-    assert rows_of(world) == [(1, "a", Decimal("1.00"))]
 
 
 def test_a_batch_that_is_there_is_not_written_again(world: SinkWorld) -> None:
