@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.delivery_worlds import fill_store
-from tests.served_changes import LIMITS, TOKEN, Served, append, make_large, serving
+from tests.served_changes import LIMITS, TOKEN, UUID, Served, append, make_large, rows_of, serving
+from tests.services.processes import soon
 from tests.wire_client import Client, text
 from tidemark.changes.delivery.http.feed import Watch
 from tidemark.changes.delivery.http.sessions import IDLE_SECONDS, MOST_OF_TASK, Sessions
@@ -51,13 +52,18 @@ def test_sessions_end_when_they_are_idle_and_a_busy_one_makes_no_room() -> None:
         assert one is not None and sessions.find(one.id, bool) is one
 
 
-def ask_slowly(served: Served, client: Client) -> socket.socket:
-    body = b'{"maxByteSize": 4194304, "batchSize": 100000}'
+def ask(served: Served, client: Client, body: bytes) -> socket.socket:
+    """Ask for messages, and read nothing."""
     head = f"POST /v1/fetchMessages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
     head += f"Tidemark-Session: {client.session}\r\nContent-Length: {len(body)}\r\n\r\n"
     one = served.open_socket()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     one.sendall(head.encode() + body)
+    return one
+
+
+def ask_slowly(served: Served, client: Client) -> socket.socket:
+    one = ask(served, client, b'{"maxByteSize": 4194304, "batchSize": 100000}')
     assert one.recv(15) == b"HTTP/1.1 200 OK"
     return one
 
@@ -98,10 +104,26 @@ def test_a_session_is_busy_until_its_reply_is_sent_and_memory_is_bounded(served:
     second = clients[1].fetch(size=4 << 20)  # two replies, and what is made ahead
     assert second.status == 503 and text(second.envelope, 5).startswith("OVERLOADED")
     until = time.monotonic() + 15  # the first client loses its connection, and what it held
-    while (again := clients[0].fetch()).status == 409 and time.monotonic() < until:
+    while (again := clients[0].fetch()).status == 409 and b"BUSY" in again.body and time.monotonic() < until:
         time.sleep(0.1)
-    assert again.status == clients[1].fetch().status == 200
+    assert text(again.envelope, 5).startswith("NOT_SUBSCRIBED")  # it has not had that reply
+    assert clients[0].subscribe().status == clients[0].fetch().status == clients[1].fetch().status == 200
     first.close()
+
+
+def test_who_gave_up_waiting_for_a_reply_subscribes_again_and_misses_nothing(served: Served) -> None:
+    seq = served.writer.state.seq
+    point = {"checkpointMode": "NORMAL", "uuid": UUID, "transactionId": seq, "eventIndex": 100_000}
+    client = served.ready(shards=1, buffaloCheckpoint=point)
+    with ask(served, client, b'{"timeoutMs": 20000}'):
+        assert soon(lambda: client.fetch().status == 409), "it is busy"
+    append(served.writer, make_large(seq + 1, 5))
+    until = time.monotonic() + 15
+    while b"BUSY" in (again := client.fetch()).body and time.monotonic() < until:
+        time.sleep(0.05)
+    assert again.status == 409 and text(again.envelope, 5).startswith("NOT_SUBSCRIBED")
+    client.subscribe(buffaloCheckpoint=point)
+    assert rows_of(client.fetch_all()[0]) == [(seq + 1, row) for row in range(5)]
 
 
 def test_blocks_stay_divided_within_the_memory_of_their_source(tmp_path: Path) -> None:

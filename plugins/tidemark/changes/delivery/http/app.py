@@ -82,18 +82,22 @@ class RefusedError(Exception):
 
 
 class PiecesResponse(Response):
-    """A body in pieces, each sent when the client took the one before, and then let go. `held` ends with the last one."""
+    """A body in pieces, each sent when the client took the one before, and then let go. `held` ends with the last one.
+    `lose`: called where the client is gone before that."""
 
-    def __init__(self, pieces: list[bytes], media_type: str, held: ExitStack) -> None:
+    def __init__(self, pieces: list[bytes], media_type: str, held: ExitStack, lose: Callable[[], None]) -> None:
         super().__init__(media_type=media_type, headers={"content-length": str(sum(map(len, pieces)))})
         self._pieces = pieces
         self._held = held
+        self._lose = lose
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._held:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             for piece in _join_small(self._pieces):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
+            if await Request(scope, receive).is_disconnected():
+                self._lose()
             await send({"type": "http.response.body", "body": b""})
 
 
@@ -332,14 +336,14 @@ class Server:
             except RefusedError:  # nothing was taken
                 raise
             except BaseException:  # the feed may stand behind what it did not give
-                session.feed = session.ahead = None
+                session.forget_feed()
                 raise
             self._sending += reply.size
             held.callback(self._note_sent, reply.size)
             pieces = await self._work(reply.encode)
             self.counts.rows[session.task] = self.counts.rows.get(session.task, 0) + reply.count
             self.counts.bytes_out += sum(map(len, pieces))
-            return PiecesResponse(pieces, _PROTOBUF, held.pop_all())
+            return PiecesResponse(pieces, _PROTOBUF, held.pop_all(), session.forget_feed)
 
     async def _answer_end(self, request: Request, tasks: frozenset[str]) -> Response:
         session = self._find_session(request, tasks)

@@ -26,6 +26,10 @@ class Session:
     is_busy: bool = False
     ahead: Future[Reply] | None = None
 
+    def forget_feed(self) -> None:
+        """The client has to subscribe again, from its point: what it was to be given may not have come."""
+        self.feed = self.ahead = None
+
 
 @dataclass
 class Counts:
