@@ -85,6 +85,8 @@ class HistoryFiles:
                 for place, (begin, end) in files.items()
                 if begin < batch.end and end > batch.first and place not in written
             ]
+            if former:  # or, where this run slept past its lease, those of who rewound the sink meanwhile
+                effect(f"before former ones of {folder.name} go")
             for place in former:
                 durable.remove_quietly(os.fsencode(place))
             if former:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
 
 from tests.crash.explorer import Died
 from tests.sink_worlds import LIMITS, ORDERS, SERVER, START, Model, SinkWorld, deleted, inserted, updated
@@ -18,6 +19,7 @@ from tidemark.changes.sinks.batches import Limits
 from tidemark.changes.sinks.deliver import Request, deliver_sink
 from tidemark.changes.store.model import ABSENT, BinlogInfo, Rows, Transaction
 from tidemark.changes.store.write import Writer
+from tidemark.errors import LeaseLostError
 from tidemark.ledger.leases import Leases
 from tidemark.stores.agent import durable
 
@@ -96,6 +98,25 @@ def test_a_death_at_any_effect_leaves_what_a_calm_run_leaves(tmp_path: Path) -> 
         world.deliver(Request(limits=few))
         assert world.files() == calm.files(), effects[number - 1]
         shutil.rmtree(world.folder)
+
+
+def test_a_run_that_slept_past_its_lease_removes_no_file_of_who_rewound_the_sink_meanwhile(world: SinkWorld) -> None:
+    expected = [change for number in range(6) for change in fill(world, 1, seed=number)]
+    slept = False
+
+    def sleep(name: str) -> None:
+        nonlocal slept
+        if slept or not name.startswith("after"):
+            return
+        slept = True
+        with world.app().ledger.write() as connection:  # as who gets an expired lease
+            connection.execute(sa.text("UPDATE lease SET fence = fence + 1, holder = '' WHERE name = 'sink:lake'"))
+        assert world.run("rewind", "lake", "--to", "earliest", "--yes").code == 0
+        world.deliver()
+
+    with pytest.raises(LeaseLostError):
+        world.deliver(Request(limits=Limits(rows=2), effect=sleep))
+    assert slept and list_changes(world) == expected
 
 
 def test_what_a_killed_run_left_under_a_temporary_name_goes_with_the_next_one(world: SinkWorld) -> None:
