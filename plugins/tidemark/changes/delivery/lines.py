@@ -107,6 +107,7 @@ class DeadLetters:
         self._lock = threading.Lock()
         try:
             self._file = AppendedFile(place)
+            self._file.make_durable()  # a device or a pipe refuses that
         except OSError as refused:
             raise UsageError(
                 f"no dead letters can be written to {place}: {refused.strerror}",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -168,9 +170,17 @@ def test_a_callback_that_raises(config: Path, tmp_path: Path) -> None:
         assert stream.next_batch() is None  # all the rest went on
 
 
-def test_dead_letters_that_cannot_be_written_are_told_before_a_row_is_given(config: Path, tmp_path: Path) -> None:
+def test_dead_letters_that_cannot_be_written_are_told_before_a_row_is_given(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
-    for place in (tmp_path, tmp_path / "file" / "dead.jsonl"):
+
+    def refuse(handle: int) -> None:
+        if os.fstat(handle).st_rdev:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", refuse)  # as the system does of a device
+    for place in (tmp_path, tmp_path / "file" / "dead.jsonl", Path(os.devnull)):
         with (
             bill(config, shards=2) as stream,
             pytest.raises(UsageError, match=f"no dead letters .* to {place}: ") as refused,
