@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from tests.dump_worlds import REAL_SERVERS, start_pair
 from tests.e2e.test_capture_server import Orders
 from tests.services.command_forks import Forked
 from tests.services.mariadb import MariaDb
+from tests.services.mysql import MySql
 from tests.services.processes import soon
 from tidemark.app import open_app
 from tidemark.changes.bootstrap.chunks import Chunk, Tables
@@ -78,6 +80,7 @@ CHANGES = {
     "2-1-2": "DELETE FROM shop.orders WHERE id = 2",
     "1-1-3": insert(3),
 }
+MARIA_STATE = "SET GLOBAL gtid_binlog_state = '0-1-9'"
 OTHER_ORDER = ("2-1-1", "2-1-2", "1-1-1", "1-1-2", "1-1-3")
 
 
@@ -213,6 +216,29 @@ def test_a_preferred_server_that_gave_its_numbers_again_is_passed_over(pair: Pai
     )
     assert orders.read() == before
     second.restart()
+
+
+@pytest.mark.parametrize("logs", [0, 2])
+def test_a_server_that_was_made_of_a_dump_from_behind_the_store(pair: Pair, logs: int) -> None:
+    """It was told what the dump has: what the store lacks stands in no log of it. The former server goes on."""
+    orders, first, second = pair.orders, pair.first, pair.second
+    first.run(*["FLUSH BINARY LOGS"] * logs, *map(insert, (1, 2)))
+    assert orders.run("capture", "orders").code == 0
+    first.run(*map(insert, range(3, 10)))
+    time.sleep(1.1)  # a log is known by the second in which it was begun
+    second.reset()
+    second.run(f"SET GLOBAL gtid_purged = '{first.name_gtid('0-1-1')}-9'" if isinstance(first, MySql) else MARIA_STATE)
+    second.run(insert(20))
+    pair.name(second)
+    orders.run("capture", "orders").refused(31, f":{second.port} has other logs than the store, and no more what follows")
+    said = orders.run("doctor", "orders")
+    told = next(check for check in said.json["checks"] if not check["ok"])
+    assert (said.code, told["name"]) == (31, "position") and "has other logs than the store" in told["detail"], said
+    assert said.json["hint"].startswith("let url name a server that has it"), said
+    pair.name(first)
+    assert orders.run("capture", "orders").code == 0
+    assert orders.fold() == orders.select()
+    assert orders.run("doctor", "orders").code == orders.run("verify", "orders", "--deep").code == 0
 
 
 def test_a_server_with_another_transaction_under_the_last_number_is_refused(pair: Pair) -> None:

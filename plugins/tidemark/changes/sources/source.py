@@ -158,9 +158,9 @@ def find_end(disk: Disk) -> StoreEnd | None:
     if not view.end.seq or origin is None:
         return None
     info = view.end.info
-    return StoreEnd(
-        connection.FilePosition(origin.name_log(info.file, info.change_id), info.offset), parse_gtids(view.gtids)
-    )
+    logs, name = origin.changes.get(info.change_id), origin.name_log(info.file, info.change_id)
+    head = logs.heads.get(info.file) if logs else None
+    return StoreEnd(connection.FilePosition(name, info.offset), parse_gtids(view.gtids), head)
 
 
 class Reading(enum.Enum):

@@ -10,7 +10,8 @@ from itertools import pairwise
 from tidemark.changes.binlog.events import Gtid, MariaGtid
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.binlog.reader import EventDecoder
-from tidemark.changes.connection.dump import open_dump
+from tidemark.changes.capture.identity import Head
+from tidemark.changes.connection.dump import open_dump, read_first_event
 from tidemark.changes.connection.facts import ServerFacts, read_facts
 from tidemark.changes.connection.login import Server, open_server
 from tidemark.changes.connection.model import FilePosition, SourceSettings
@@ -40,10 +41,11 @@ class LogStart:
 
 @dataclass(frozen=True)
 class StoreEnd:
-    """Where a store ends: the log of its last transaction, and the GTID set with it."""
+    """Where a store ends: the log of its last transaction, and the GTID set with it. `head`: of that log, if known."""
 
     position: FilePosition
     gtids: Gtids | None
+    head: Head | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Answers:
     """Sequences of MariaDB: a log has what they hold as rows of a table without a key."""
     names: tuple[str, ...] = ()
     """All tables and sequences there, also those that are not wanted."""
+    is_other_log: bool = False
+    """The log that has the name of the one in which the store ends was begun at another time, or by another server."""
 
 
 _SYSTEM = "('mysql', 'information_schema', 'performance_schema', 'sys')"
@@ -119,7 +123,17 @@ def ask_server(
         following=read_log_start(login, behind[0]) if behind else None,
         sequences=tuple(sorted(sequences)),
         names=names_there,
+        is_other_log=end is not None and end.position.file in names and _is_other(login, end),
     )
+
+
+def _is_other(login: SourceSettings, end: StoreEnd) -> bool:
+    if end.head is None:
+        return False
+    try:
+        return Head.of(read_first_event(login, end.position.file)) != end.head
+    except PermissionDeniedError:
+        return False
 
 
 def find_rest(names: Sequence[str], file: str) -> Sequence[str]:

@@ -19,7 +19,7 @@ from tidemark.changes.store.model import BinlogInfo, Mark, Transaction
 from tidemark.changes.store.write import Writer
 from tidemark.changes.trust.answers import Answers, StoreEnd, find_rest
 from tidemark.changes.trust.headroom import find_before, has_rest
-from tidemark.errors import PermanentError
+from tidemark.errors import BinlogGapError, PermanentError
 
 PATH = "gaps.json"
 FORMAT = 1
@@ -61,15 +61,25 @@ class Gap:
 
 
 def find_gap(answers: Answers, end: StoreEnd) -> Gap | None:
-    """The gap between a store's end and the oldest log of its server; None where the server has what follows. Pure."""
+    """The gap between a store's end and the oldest log of its server; None where the server has what follows. Pure.
+
+    Raises BinlogGapError where the store cannot go on behind it: the server has other logs than the store is from.
+    """
     names = [name for name, _ in answers.facts.logs]
     if not names or has_rest(answers, end):
         return None
+    start, first = f"{end.position.file}:{end.position.position}", find_rest(names, end.position.file)[0]
+    if number_of(first) <= number_of(end.position.file):
+        raise BinlogGapError(
+            f"{answers.address} has other logs than the store, and no more what follows {start}",
+            hint="let url name a server that has it; one of its own is a source of its own, with a store of its own",
+            subject=answers.address,
+        )
     return Gap(
         id="",
         server=answers.address,
-        start=f"{end.position.file}:{end.position.position}",
-        end=f"{find_rest(names, end.position.file)[0]}:4",
+        start=start,
+        end=f"{first}:4",
         start_gtids=str(end.gtids or ""),
         end_gtids=str(find_before(answers) or ""),
         tables=answers.tables,

@@ -29,10 +29,12 @@ class Headroom:
 
 
 def has_rest(answers: Answers, end: StoreEnd) -> bool:
-    """Whether a server's logs hold everything that the store does not: from its last log on, or by GTID."""
-    if end.position.file in find_rest([name for name, _ in answers.facts.logs], end.position.file):
-        return True
+    """Whether a server's logs hold everything that the store does not: from its last log on, or by GTID. Of another log
+    under that name GTIDs tell it, if there are some."""
     before = find_before(answers)
+    is_proved_by_name = not answers.is_other_log or end.gtids is None or before is None
+    if is_proved_by_name and end.position.file in find_rest([name for name, _ in answers.facts.logs], end.position.file):
+        return True
     if isinstance(end.gtids, MysqlGtidSet) and isinstance(before, MysqlGtidSet):
         return bool(end.gtids.intervals) and end.gtids >= before
     return isinstance(end.gtids, MariaGtidPosition) and isinstance(before, MariaGtidPosition) and end.gtids >= before

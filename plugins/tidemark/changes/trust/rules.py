@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
+from tidemark.changes.capture.identity import number_of
 from tidemark.changes.trust.answers import Answers, Gtids, StoreEnd, find_rest
 from tidemark.changes.trust.headroom import RED_SHARE, has_rest, measure_headroom
 from tidemark.changes.trust.patterns import Patterns
@@ -337,9 +338,17 @@ def check_position(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
     place = f"{end.position.file}:{end.position.position}"
     names = [name for name, _ in answers.facts.logs]
     rest = find_rest(names, end.position.file)
-    if end.position.file in rest:
+    has_it = has_rest(answers, end)
+    if has_it and end.position.file in rest:
         yield Finding("position", f"the server has what follows {place}")
-    elif has_rest(answers, end):
+    elif not has_it and rest and number_of(rest[0]) <= number_of(end.position.file):
+        yield Finding(
+            "position",
+            f"{answers.address} has other logs than the store, and no more what follows {place}",
+            "let url name a server that has it; or give this one a source and a store of its own",
+            BinlogGapError.kind,
+        )
+    elif has_it:
         yield Finding("position", f"{end.position.file} is purged; by GTID the server has what follows {end.gtids}")
     else:
         first = rest[0] if rest else "none"
