@@ -230,6 +230,22 @@ def test_following_outlives_the_server(orders: Orders) -> None:
         assert process.wait() == 143
 
 
+def test_a_new_store_is_cleaned_while_it_is_followed(orders: Orders) -> None:
+    """It has no bucket yet, or nothing at all."""
+    assert orders.run("retain", "orders").json["oldest"] is None
+    orders.server.run("INSERT INTO shop.orders VALUES (1, 'a', 1)")
+    process = orders.start("--follow")
+    try:
+        await_table(orders)
+        assert not list(orders.folder.glob("store/data/*/*.data"))
+        said = orders.run("retain", "orders")
+        assert (said.code, said.json["oldest"], said.json["compressed"]) == (0, "seq:1", []), said
+    finally:
+        process.terminate()
+        assert process.wait() == 143
+    assert orders.fold() == orders.select()
+
+
 def await_table(orders: Orders) -> None:
     ends = time.monotonic() + 120
     while orders.run("show").json["sources"][0]["transactions"] == 0 or orders.fold() != orders.select():

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from tidemark.changes.store.block import compress_block
 from tidemark.changes.store.disk import Disk
@@ -138,7 +139,7 @@ def _list_hours(disk: Disk) -> list[Hour]:
     buckets = reader.view.buckets
     hours: dict[int, Hour] = {}
     mirrored = _list_mirrored(disk)
-    for bucket, following in zip(buckets, [*buckets[1:], None], strict=True):
+    for bucket, following in zip_longest(buckets, buckets[1:]):  # none: a new store is its tail alone
         end = reader.state_before(following) if following else reader.view.end
         number, taken = bucket.file.id.hour, hours[bucket.file.id.hour].bytes if bucket.file.id.hour in hours else 0
         while mirrored and (following is None or mirrored[0][0] < end.info.order[:2]):
