@@ -39,7 +39,7 @@ from tidemark.receiver.faults import require_theirs
 from tidemark.receiver.load.landings import clean_landing, landing_folders, read_found_manifest, sweep_waiting
 from tidemark.receiver.session import HeldReceiver, hold_receiver
 from tidemark.settings.model import ReceiverSettings
-from tidemark.stores.protocol import is_half_written
+from tidemark.stores.protocol import remove_half_written
 from tidemark.tsfiles.names import MARK_FILE
 
 DAY = 86_400.0
@@ -191,8 +191,5 @@ def _remove_half_written(work: HeldReceiver) -> None:
 
     Those of the last hour stay: `adopt` and `ledger rebuild` write records too, and do not hold the receiver's lease.
     """
-    listed = work.store.list_files(_RECORDS).entries
     beside_mark = [name for name in work.store.list_folder("") if name.startswith(f"{MARK_FILE}.")]
-    entries = [*listed, *(entry for entry in work.store.stat_many(beside_mark) if entry is not None)]
-    old = work.app.clock() - _HALF_WRITTEN_SECONDS
-    work.store.remove([e.path for e in entries if is_half_written(e.path) and e.mtime < old])
+    remove_half_written(work.store, _RECORDS, beside_mark, work.app.clock() - _HALF_WRITTEN_SECONDS)

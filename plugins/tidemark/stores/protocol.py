@@ -458,3 +458,13 @@ def local_root(url: str) -> str:
 
 
 PIECE = 1 << 18  # bytes of a piece read at once
+
+
+def remove_half_written(store: Store, folders: Sequence[str], beside: Sequence[str], before: float) -> None:
+    """Remove temp files of `Store.publish` that killed writers left below `folders`, and among the paths `beside`.
+
+    Only those last changed before `before` (seconds since 1970, the store's clock).
+    """
+    stated = store.stat_many([path for path in beside if is_half_written(path)])
+    entries = [*store.list_files(folders).entries, *(entry for entry in stated if entry is not None)]
+    store.remove([e.path for e in entries if is_half_written(e.path) and e.mtime < before])

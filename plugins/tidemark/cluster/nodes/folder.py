@@ -25,7 +25,7 @@ from tidemark.errors import (
     StaleEpochError,
     TidemarkError,
 )
-from tidemark.stores.protocol import Range, Store, check_path, is_half_written, read_records
+from tidemark.stores.protocol import Range, Store, check_path, read_records, remove_half_written
 from tidemark.untrusted_files import MOST_MODS
 
 DATA = "data"
@@ -282,10 +282,8 @@ class NodeFolder:
 
         Those of logs go with the log's old files.
         """
-        beside = [f"{OWN}/{name}" for name in self.store.list_folder(OWN) if is_half_written(name)]
-        entries = [*self.store.list_files([TABLES, SCHEMAS]).entries, *self.store.stat_many(beside)]
-        left = [e.path for e in entries if e is not None and is_half_written(e.path) and e.mtime < before]
-        self.store.remove(left)
+        beside = [f"{OWN}/{name}" for name in self.store.list_folder(OWN)]
+        remove_half_written(self.store, [TABLES, SCHEMAS], beside, before)
 
     def compute_digests(self, sizes: Mapping[str, int]) -> dict[str, str | int | None]:
         """Return location → SHA-256 in hex of the file on the node's disk now; None if it is missing.
