@@ -18,7 +18,7 @@ from tidemark.changes.store.disk import Disk, read_document
 from tidemark.changes.store.model import BinlogInfo, Mark, Transaction
 from tidemark.changes.store.write import Writer
 from tidemark.changes.trust.answers import Answers, StoreEnd, find_rest
-from tidemark.changes.trust.headroom import find_before, has_rest
+from tidemark.changes.trust.headroom import find_before, has_other_logs, has_rest
 from tidemark.errors import BinlogGapError, PermanentError
 
 PATH = "gaps.json"
@@ -69,7 +69,7 @@ def find_gap(answers: Answers, end: StoreEnd) -> Gap | None:
     if not names or has_rest(answers, end):
         return None
     start, first = f"{end.position.file}:{end.position.position}", find_rest(names, end.position.file)[0]
-    if number_of(first) <= number_of(end.position.file):
+    if has_other_logs(answers, end):
         raise BinlogGapError(
             f"{answers.address} has other logs than the store, and no more what follows {start}",
             hint="let url name a server that has it; one of its own is a source of its own, with a store of its own",

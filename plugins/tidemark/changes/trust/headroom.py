@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
+from tidemark.changes.capture.identity import number_of
 from tidemark.changes.trust.answers import Answers, Gtids, StoreEnd, find_rest
 
 RED_SHARE = 0.5
@@ -26,6 +27,12 @@ class Headroom:
     @property
     def is_red(self) -> bool:
         return self.hours is not None and self.purge_hours is not None and self.hours < RED_SHARE * self.purge_hours
+
+
+def has_other_logs(answers: Answers, end: StoreEnd) -> bool:
+    """Whether a server that lacks what follows has no log behind the store's end: no gap leads to logs that are others."""
+    rest = find_rest([name for name, _ in answers.facts.logs], end.position.file)
+    return bool(rest) and number_of(rest[0]) <= number_of(end.position.file)
 
 
 def has_rest(answers: Answers, end: StoreEnd) -> bool:

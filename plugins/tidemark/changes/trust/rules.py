@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
-from tidemark.changes.capture.identity import number_of
 from tidemark.changes.trust.answers import Answers, Gtids, StoreEnd, find_rest
-from tidemark.changes.trust.headroom import RED_SHARE, has_rest, measure_headroom
+from tidemark.changes.trust.headroom import RED_SHARE, has_other_logs, has_rest, measure_headroom
 from tidemark.changes.trust.patterns import Patterns
 from tidemark.errors import BinlogGapError, PermanentError
 from tidemark.progress import format_count
@@ -341,7 +340,7 @@ def check_position(answers: Answers, wanted: Wanted) -> Iterator[Finding]:
     has_it = has_rest(answers, end)
     if has_it and end.position.file in rest:
         yield Finding("position", f"the server has what follows {place}")
-    elif not has_it and rest and number_of(rest[0]) <= number_of(end.position.file):
+    elif not has_it and has_other_logs(answers, end):
         yield Finding(
             "position",
             f"{answers.address} has other logs than the store, and no more what follows {place}",
