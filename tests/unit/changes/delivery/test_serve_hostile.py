@@ -142,7 +142,10 @@ def test_a_session_answers_one_request_at_a_time(served: Served) -> None:
         time.sleep(0.3)
         busy = client.fetch()
         assert busy.status == 409 and text(busy.envelope, 5).startswith("BUSY")
-        assert waiting.recv(15) == b"HTTP/1.1 200 OK"
+        with waiting.makefile("rb") as reply:  # whole: who leaves before its end has to subscribe again
+            assert reply.readline() == b"HTTP/1.1 200 OK\r\n"
+            headers = http.client.parse_headers(reply)
+            assert len(reply.read(int(headers["content-length"]))) == int(headers["content-length"])
     assert client.fetch().status == 200
 
 

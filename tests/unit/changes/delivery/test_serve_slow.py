@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from starlette.types import Message
 
 from tests.delivery_worlds import fill_store
 from tests.served_changes import LIMITS, TOKEN, UUID, Served, append, make_large, rows_of, serving
 from tests.services.processes import soon
 from tests.wire_client import Client, text
+from tidemark.changes.delivery.http.app import _PIECE, PiecesResponse
 from tidemark.changes.delivery.http.feed import Watch
 from tidemark.changes.delivery.http.sessions import IDLE_SECONDS, MOST_OF_TASK, Sessions
 from tidemark.changes.delivery.shards import Sharding
@@ -124,6 +128,26 @@ def test_who_gave_up_waiting_for_a_reply_subscribes_again_and_misses_nothing(ser
     assert again.status == 409 and text(again.envelope, 5).startswith("NOT_SUBSCRIBED")
     client.subscribe(buffaloCheckpoint=point)
     assert rows_of(client.fetch_all()[0]) == [(seq + 1, row) for row in range(5)]
+
+
+@pytest.mark.parametrize("size", [1, _PIECE - 1, _PIECE, _PIECE + 1, 3 * _PIECE])
+@pytest.mark.parametrize("leaves", ["behind the last byte", "before it"])
+def test_who_leaves_with_the_last_byte_of_a_reply_has_had_it(size: int, leaves: str) -> None:
+    """A client with a connection for each request closes as soon as it has all, before the server goes on."""
+    got, lost = bytearray(), []
+
+    async def receive() -> Message:
+        if len(got) < (size if leaves == "behind the last byte" else size - 1):
+            await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        got.extend(message.get("body", b""))
+
+    reply = PiecesResponse([bytes(size)], "application/protobuf", ExitStack(), lambda: lost.append(True))
+    asyncio.run(reply({"type": "http"}, receive, send))
+    assert lost == ([] if leaves == "behind the last byte" else [True])
+    assert (len(got) == size) is not bool(lost)
 
 
 def test_blocks_stay_divided_within_the_memory_of_their_source(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from starlette.applications import Starlette
@@ -82,32 +83,39 @@ class RefusedError(Exception):
 
 
 class PiecesResponse(Response):
-    """A body in pieces, each sent when the client took the one before, and then let go. `held` ends with the last one.
-    `lose`: called where the client is gone before that."""
+    """A body in pieces, each sent when the client took most of the one before, and then let go.
+    `held` ends with the last one. `lose`: called where the client is gone before that.
+
+    The last byte goes by itself. A client that is gone before it has no whole reply. One that leaves behind it may have it.
+    """
 
     def __init__(self, pieces: list[bytes], media_type: str, held: ExitStack, lose: Callable[[], None]) -> None:
         super().__init__(media_type=media_type, headers={"content-length": str(sum(map(len, pieces)))})
-        self._pieces = pieces
+        self._last = pieces[-1][-1:]
+        self._pieces: list[memoryview] = [memoryview(piece) for piece in (*pieces[:-1], pieces[-1][:-1])]
         self._held = held
         self._lose = lose
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
         with self._held:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            for piece in _join_small(self._pieces):
+            for piece in chain(_join_small(self._pieces), (self._last,)):
+                await send({"type": "http.response.body", "body": b"", "more_body": True})  # waits for the client
+                if await request.is_disconnected():
+                    self._lose()
+                    break
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-            if await Request(scope, receive).is_disconnected():
-                self._lose()
             await send({"type": "http.response.body", "body": b""})
 
 
-def _join_small(pieces: list[bytes]) -> Iterator[bytes]:
+def _join_small(pieces: list[memoryview]) -> Iterator[bytes]:
     """The same bytes in pieces that are neither tiny nor huge. Empties the list on the way."""
     pieces.reverse()
     joined: list[memoryview] = []
     size = 0
     while pieces:
-        piece = memoryview(pieces.pop())
+        piece = pieces.pop()
         for start in range(0, len(piece), _PIECE):
             joined.append(piece[start : start + _PIECE])
             size += len(joined[-1])
