@@ -235,6 +235,25 @@ def test_a_server_that_is_set_to_end_long_answers_gives_all(tmp_path: Path, serv
     assert (said.code, said.json.get("rows")) == (0, 200_000), said
 
 
+@pytest.mark.parametrize("kind", ["RELEASE", "CHAIN"])
+def test_a_server_that_is_set_to_do_more_at_a_commit_gives_all(tmp_path: Path, server: MariaDb, kind: str) -> None:
+    """It ends a login there, or begins the next transaction, in which a table looks as it did."""
+    server.run(
+        "USE d", "CREATE TABLE d.t (id INT PRIMARY KEY, a INT)", f"INSERT INTO d.t SELECT seq, 0 FROM {server.numbers(9)}"
+    )
+    server.run("FLUSH BINARY LOGS", f"SET GLOBAL completion_type = {kind}")
+    try:
+        lines = read_in_chunks(tmp_path / "chunks", server, 4)
+        config = write_settings(tmp_path, server)
+        assert run_here(config, "changes", "capture", "orders").code == 0
+        server.run("UPDATE d.t SET a = 1 WHERE id = 3")
+        assert run_here(config, "changes", "capture", "orders").code == 0
+    finally:
+        server.run("SET GLOBAL completion_type = DEFAULT")
+    assert fold(lines) == [(number, 0) for number in range(1, 10)]
+    assert fold(read(config)) == sorted(server.run("SELECT * FROM d.t"))
+
+
 @pytest.mark.parametrize("shared_server", [MYSQL_SERVER], indirect=True)
 def test_a_key_that_the_server_made_and_hides_is_read_as_it_is_logged(tmp_path: Path, server: MariaDb) -> None:
     name = "show_gipk_in_create_table_and_information_schema"

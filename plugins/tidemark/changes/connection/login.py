@@ -32,12 +32,12 @@ ANSWER_SECONDS = 60.0
 """A server that says nothing for so long is not reached any more."""
 _QUERY = 3
 _WHOLE_ANSWERS = (
-    "SET SESSION sql_select_limit = 18446744073709551615"
+    "SET SESSION completion_type = NO_CHAIN, sql_select_limit = 18446744073709551615"
     " /*!50708 , max_execution_time = 0 */ /*M!100101 , max_statement_time = 0 */"
     " /*!80030 , show_gipk_in_create_table_and_information_schema = ON */"
 )
-"""A server may be set to leave out rows of answers, to end those that take long, and to leave a key that it made out of its
-catalog. What is not for a server, it takes for a comment."""
+"""A server may be set to end a login with its first COMMIT, to leave out rows of answers, to end those that take long, and
+to leave a key that it made out of its catalog. What is not for a server, it takes for a comment."""
 _NONSENSE = (
     RuntimeError,
     ValueError,
