@@ -137,6 +137,31 @@ def test_a_changed_value_is_found_where_rows_are_compared(captured: World, tmp_p
     assert one["what"] == "changed"
 
 
+@pytest.mark.full_after(1)
+@pytest.mark.parametrize("order", [0, 1], ids=["more", "fewer"])
+def test_tables_are_judged_by_what_was_asked_for_when_they_were_captured(world: World, order: int) -> None:
+    """Whatever the settings say by now. Rows of a table that came in later must be there from then on."""
+    files = world.unpack(*(f"workload/{name}" for name in NAMES[:12]))
+    asked = ['tables = ["alpha.*"]', 'tables = ["**"]\nexclude = ["*.wide*"]'][:: -1 if order else 1]
+    world.write_settings(asked[0])
+    world.capture("--until", "seq:100", "--files", *files)
+    world.write_settings('tables = ["beta.*"]')
+    assert not world.capture("--until", "seq:100", "--files", *files)["transactions"], "as one that dies at once"
+    world.write_settings(asked[1])
+    assert prove(world, "--deep")["differences"] == [], "before anything is captured with the other tables"
+    world.capture("--until", "seq:200", "--files", *files)
+    assert prove(world, "--deep")["differences"] == []
+    world.write_settings('tables = ["beta.*"]')
+    assert prove(world, "--deep")["logs"]["compared"] == 199
+    tables = [
+        {row["db"] for row in world.read() if row["k"] == "row" and (row["seq"] < 100) == first} for first in (True, False)
+    ]
+    assert len(tables[order]) == 1 < len(tables[1 - order])
+    (world.folder / "store" / "patterns.json").unlink()
+    world.write_settings(asked[1])
+    assert set(prove(world, "--deep", code=20)["logs"]["counts"]) == {"changed"}, "they are what tells it"
+
+
 def test_without_gtids_places_are_compared(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("sound", "missing", "double")]
     for folder in folders:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, field
 from itertools import chain
 from typing import ClassVar, NamedTuple
 
@@ -35,7 +35,7 @@ from tidemark.changes.capture.transactions import (
 )
 from tidemark.changes.connection.model import Dump, RawEvent
 from tidemark.changes.store.block import decode_gtids
-from tidemark.changes.store.model import BinlogInfo, Ddl, Mark, Op, Record, Rows, SchemaChange, Shape
+from tidemark.changes.store.model import BinlogInfo, Mark, Op, Record, Rows, SchemaChange, Shape
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.view import read_first
 from tidemark.progress import Progress, Tick, ignore_progress
@@ -48,14 +48,28 @@ MOST_TOGETHER = 1000
 PROGRESS_SECONDS = 0.2
 InGap = Callable[[BinlogInfo, str], bool]
 """Whether a transaction, by place and GTID ("": none), lies in a stretch that is on record as lost."""
+Wants = Callable[[str, str], bool]
+"""Whether a table, by database and name, is taken."""
+
+
+class Choice(NamedTuple):
+    """From transaction `seq` on a store has the tables that are wanted."""
+
+    seq: int
+    wants: Wants
+
+
+def _want_all(_database: str, _table: str) -> bool:
+    return True
 
 
 class Seen(NamedTuple):
-    """A transaction of either side. `digest`: of its records; None where they are not compared. `seq`: 0 of a log's."""
+    """A transaction of either side. `digests`: of its records, none where they are not compared. Of a log's transaction: one
+    for each choice of tables that the store was captured with. `seq`: 0 of a log's."""
 
     gtid: str
     info: BinlogInfo
-    digest: bytes | None
+    digests: Sequence[bytes]
     seq: int = 0
 
     @property
@@ -105,33 +119,46 @@ class Proof:
             self.differences.append((what, which))
 
 
-def prove_transactions(
+def prove_transactions(  # noqa: PLR0913 (each is a fact of its own of one of the two sides)
     reader: Reader,
     dump: Dump,
     rules: Rules,
     in_gap: InGap,
     *,
+    choices: Sequence[Choice],
     purged: Gtids = None,
     deep: bool = False,
     progress: Progress = ignore_progress,
 ) -> Proof:
     """Compare a store with logs of its server, which begin with the store's first log, or the oldest that there is.
 
-    `purged`: what the server says that no log of it has any more. `deep`: their rows, too; not where `rules.catalog` is a
-    NoCatalog and the log does not describe a table. The dump is closed. Raises what a
-    damaged store and an unreadable log raise.
+    `choices`: which tables the store was captured with, the first ones first; `rules` want each of them. `purged`: what the
+    server says that no log of it has any more. `deep`: their rows, too; not where `rules.catalog` is a NoCatalog and the log
+    does not describe a table. The dump is closed. Raises what a damaged store and an unreadable log raise.
     """
-    logs = _Logs(dump, rules, deep=deep)
+    logs = _Logs(dump, rules, [choice.wants for choice in choices], deep=deep)
+    firsts = [choice.seq for choice in choices[1:]]
     try:
-        return _Comparison(reader, logs, in_gap, purged, deep=deep, progress=progress).run()
+        return _Comparison(reader, logs, in_gap, purged, firsts=firsts, deep=deep, progress=progress).run()
     finally:
         dump.close()
 
 
 class _Comparison:
-    def __init__(self, reader: Reader, logs: _Logs, in_gap: InGap, purged: Gtids, *, deep: bool, progress: Progress) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        logs: _Logs,
+        in_gap: InGap,
+        purged: Gtids,
+        *,
+        firsts: Sequence[int],
+        deep: bool,
+        progress: Progress,
+    ) -> None:
         self.reader, self.logs, self.in_gap, self.deep, self.progress = reader, logs, in_gap, deep, progress
         self.purged = purged
+        self.firsts = firsts  # the transactions with which the choices of tables begin, but the first one
         self.proof = Proof()
         self.in_store: dict[object, Seen] = {}  # those that wait for the other side
         self.in_logs: dict[object, Seen] = {}
@@ -183,7 +210,7 @@ class _Comparison:
 
     def _compare(self, stored: Seen, logged: Seen) -> None:
         self.proof.compared += 1
-        if logged.digest is not None and stored.digest != logged.digest:
+        if logged.digests and stored.digests[0] != logged.digests[bisect_right(self.firsts, stored.seq)]:
             self.proof.add(CHANGED, str(stored))
 
     def _is_before_store(self, seen: Seen) -> bool:
@@ -269,7 +296,7 @@ def _gtids_before(reader: Reader) -> str:
 
 def _read_store(reader: Reader, *, deep: bool) -> Iterator[Seen]:
     """The store's transactions that are from a log. Those of a bootstrap are not, nor is what stands for a gap."""
-    digest, is_logged = _Digest(), True
+    digest, is_logged = _Digest([_want_all]), True
     for piece in reader.read():
         records = piece.transaction.records
         is_logged = is_logged and not (piece.transaction.gtid == "" and _is_read(records))
@@ -278,8 +305,8 @@ def _read_store(reader: Reader, *, deep: bool) -> Iterator[Seen]:
         if piece.ends:
             if is_logged:
                 whole = piece.transaction
-                yield Seen(whole.gtid, whole.info, digest.take() if deep else None, piece.seq)
-            digest, is_logged = _Digest(), True
+                yield Seen(whole.gtid, whole.info, digest.take() if deep else (), piece.seq)
+            digest, is_logged = _Digest([_want_all]), True
 
 
 def _is_read(records: Iterable[Record]) -> bool:
@@ -296,7 +323,8 @@ class _Logs:
     """The whole transactions of logs. Once all are given, `before` is the GTID set before the first, `files` the numbers of
     the logs."""
 
-    def __init__(self, dump: Dump, rules: Rules, *, deep: bool) -> None:
+    def __init__(self, dump: Dump, rules: Rules, choices: Sequence[Wants], *, deep: bool) -> None:
+        self._choices = choices
         self._deep = deep
         self._catalog = rules.catalog
         self._transactions = Transactions(self._note_files(dump), rules, ahead=True)
@@ -323,22 +351,22 @@ class _Logs:
                 if not self._deep:
                     for _ in group.items:
                         pass
-                    yield Seen(group.head.gtid, group.head.info, None)
+                    yield Seen(group.head.gtid, group.head.info, ())
                     continue
                 items, weight = gather_items(group.items)
                 if group.is_xa or weight >= MOST_BYTES:
                     yield from self._take_waiting(waiting)
                     waiting, size = [], 0
                     records = convert_stream(chain(items, group.items))
-                    digest = self._take_xa(records) if group.is_xa else self._take_large(records)
-                    yield Seen(group.head.gtid, group.head.info, digest)
+                    digests = self._take_xa(records) if group.is_xa else self._take_large(records)
+                    yield Seen(group.head.gtid, group.head.info, digests)
                     continue
             except CutOff:
                 continue
             if not self._is_described():  # in the log's order: whoever compares stops where the store ends
                 yield from self._take_waiting(waiting)
                 waiting, size = [], 0
-                yield Seen(group.head.gtid, group.head.info, None)
+                yield Seen(group.head.gtid, group.head.info, ())
                 continue
             waiting.append((group, items))
             size += weight
@@ -359,16 +387,19 @@ class _Logs:
 
     def _take_waiting(self, waiting: list[tuple[Group, list[Item]]]) -> Iterator[Seen]:
         for (group, _), records in zip(waiting, convert_items([items for _, items in waiting]), strict=True):
-            yield Seen(group.head.gtid, group.head.info, _Digest().add_all(records).take())
+            yield Seen(group.head.gtid, group.head.info, self._digest(records).take())
 
-    def _take_large(self, records: Iterable[Record]) -> bytes | None:
-        digest = _Digest().add_all(records).take()
-        return digest if self._is_described() else None
+    def _digest(self, records: Iterable[Record] = ()) -> _Digest:
+        return _Digest(self._choices).add_all(records)
 
-    def _take_xa(self, records: Iterable[Record]) -> bytes | None:
-        """As `run` appends it: rows stand where they are committed. None: they were prepared before these logs, or the log
-        does not describe them."""
-        digest, marks, others, mark = _Digest(), _Digest(), [], None
+    def _take_large(self, records: Iterable[Record]) -> Sequence[bytes]:
+        digests = self._digest(records).take()
+        return digests if self._is_described() else ()
+
+    def _take_xa(self, records: Iterable[Record]) -> Sequence[bytes]:
+        """As `run` appends it: rows stand where they are committed. Nothing: they were prepared before these logs, or the
+        log does not describe them."""
+        digest, marks, others, mark = self._digest(), self._digest(), [], None
         for record in records:
             if isinstance(record, Mark):
                 marks.add(record)
@@ -379,22 +410,22 @@ class _Logs:
             digest.add(record)
         is_described = self._is_described()
         if mark is None:
-            return digest.take() if is_described else None
+            return digest.take() if is_described else ()
         if mark.word == XA_PREPARE:
             self._prepared[mark.text] = digest if is_described else None
-            return marks.take() if is_described else None
+            return marks.take() if is_described else ()
         rows = self._prepared.pop(mark.text, None)
         if mark.word == XA_COMMIT:
-            return rows.add_all([*others, mark]).take() if rows else None
-        return _Digest().add_all([*others, mark]).take()
+            return rows.add_all([*others, mark]).take() if rows else ()
+        return self._digest([*others, mark]).take()
 
 
 class _Digest:
-    """A digest of records that does not depend on how their rows are put together in batches."""
+    """Digests of records, for each of some choices of tables one of what it wants. They do not depend on how rows are put
+    together in batches."""
 
-    def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=16)
-        self._shape: Shape | None = None
+    def __init__(self, choices: Sequence[Wants]) -> None:
+        self._parts = [_Part(wants, hashlib.blake2b(digest_size=16)) for wants in choices]
 
     def add_all(self, records: Iterable[Record]) -> _Digest:
         for record in records:
@@ -403,17 +434,30 @@ class _Digest:
 
     def add(self, record: Record) -> None:
         if isinstance(record, Rows):
-            if record.shape != self._shape:
-                self._shape = record.shape
-                self._hash.update(self._shape.as_json().encode())
-            for row in record.rows():
-                self._hash.update(repr((int(row.op), row.before, row.after)).encode())
-        elif isinstance(record, Mark):
-            self._hash.update(repr((record.word, record.text)).encode())
-        elif isinstance(record, Ddl):
-            self._hash.update(repr((record.database, record.sql)).encode())
-        elif isinstance(record, SchemaChange):
-            self._hash.update(record.shape.as_json().encode())
+            self._add_rows(record)
+            return
+        told: object = record.shape.as_json() if isinstance(record, SchemaChange) else astuple(record)
+        for part in self._parts:
+            part.hash.update(repr(told).encode())
 
-    def take(self) -> bytes:
-        return self._hash.digest()
+    def _add_rows(self, rows: Rows) -> None:
+        shape = rows.shape
+        parts = [part for part in self._parts if part.wants(shape.database, shape.table)]
+        for part in parts:
+            if part.shape != shape:
+                part.shape = shape
+                part.hash.update(shape.as_json().encode())
+        for row in rows.rows() if parts else ():
+            told = repr((int(row.op), row.before, row.after)).encode()
+            for part in parts:
+                part.hash.update(told)
+
+    def take(self) -> Sequence[bytes]:
+        return [part.hash.digest() for part in self._parts]
+
+
+@dataclass
+class _Part:
+    wants: Wants
+    hash: hashlib.blake2b
+    shape: Shape | None = None

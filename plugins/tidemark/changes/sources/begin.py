@@ -1,20 +1,23 @@
-"""Where a new store begins, and the events from there on: those of the server whose log it begins with.
+"""Where a new store begins, and the events from there on: those of the server whose log it begins with. Its writer.
 
 A store without a transaction is begun again at another server of its url where that one is away: nobody has read of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from tidemark.changes.bootstrap.state import read_state, write_state
 from tidemark.changes.bootstrap.tables import list_tables
-from tidemark.changes.capture.run import Job, OpenDump, Place
+from tidemark.changes.capture.run import Job, OpenDump, Place, open_writer
 from tidemark.changes.connection.login import Server, name_address, open_server
 from tidemark.changes.connection.model import Dump, SourceSettings
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.read import Target
+from tidemark.changes.store.write import Writer
+from tidemark.changes.trust.patterns import Patterns, note_taken
 from tidemark.changes.trust.resume import Resume
 from tidemark.errors import RetryableError, UnreachableError
 
@@ -77,3 +80,11 @@ def pin_job(job: Job, resume: Resume, begin: Begin, server: Server) -> Job:
     """A job with the events of one server."""
     pinned = replace(resume, login=server.pin_login())
     return replace(job, open_dump=open_begun(pinned, begin), switch=pinned.open_behind)
+
+
+@contextmanager
+def open_noted(job: Job, patterns: Patterns) -> Iterator[Writer]:
+    """The writer of a job's store, which notes that what comes next is captured with these patterns."""
+    with open_writer(job) as writer:
+        note_taken(job.disk, patterns, writer.durable.seq + 1)
+        yield writer

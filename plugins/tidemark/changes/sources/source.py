@@ -34,7 +34,6 @@ from tidemark.changes.capture.run import (
     OpenDump,
     capture_into,
     open_log_files,
-    open_writer,
     parse_gtids,
 )
 from tidemark.changes.capture.transactions import Rules
@@ -44,7 +43,7 @@ from tidemark.changes.connection.login import Server, open_server
 from tidemark.changes.delivery import points
 from tidemark.changes.delivery.export import Exported, Query, Stream, Wants, choose_tables, export
 from tidemark.changes.mirror import Mirror
-from tidemark.changes.sources.begin import Begin, BegunElsewhereError, begin_with_tables, open_begun, pin_job
+from tidemark.changes.sources.begin import Begin, BegunElsewhereError, begin_with_tables, open_begun, open_noted, pin_job
 from tidemark.changes.store import retain as cleaning
 from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.holders import Fences
@@ -234,7 +233,8 @@ def _capture_once(source: Source, request: Request, progress: Progress) -> Done:
             disk, lease.fence, rules, open_events, until, begin.start, request.follow, asked, switch=switch, mirror=mirror
         )
         cleaning_up = _retain_hourly(source, progress) if request.follow else nullcontext()
-        with cleaning_up, _recording_gap(source, files=bool(request.files)), open_writer(job) as writer:
+        patterns = patterns_of(source.settings)
+        with cleaning_up, _recording_gap(source, files=bool(request.files)), open_noted(job, patterns) as writer:
             parts: list[Captured] = []
             tables: list[str] = []
             while True:
@@ -417,7 +417,7 @@ def bootstrap_source(source: Source, progress: Progress = ignore_progress) -> Ma
         mirror = _open_mirror(source)
         resume = resume_source(source, rules, mirror, progress=progress)
         job = Job(disk, lease.fence, rules, resume.open_from(), switch=resume.open_behind, mirror=mirror)
-        with _recording_gap(source), open_writer(job) as writer:
+        with _recording_gap(source), open_noted(job, patterns_of(source.settings)) as writer:
             made = _read_tables(source, job, Begin(), writer, progress)
     if made.refused is not None:
         raise made.refused

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.transactions import Rules
+from tidemark.changes.delivery.export import choose_tables
 from tidemark.changes.sources.source import Source, open_files, resume_source, wants_of
 from tidemark.changes.store.verify import Verified, verify_store
 from tidemark.changes.store.view import read_next_view
 from tidemark.changes.trust.gaps import OPEN, Gap, is_in_gap, read_gaps
+from tidemark.changes.trust.patterns import read_taken
 from tidemark.progress import Progress, ignore_progress
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ def verify_source(
 def _prove_logs(
     source: Source, files: Sequence[str], gaps: Sequence[Gap], *, deep: bool, progress: Progress
 ) -> Proof | None:
-    from tidemark.changes.capture.proof import NoCatalog, prove_transactions  # it imports Arrow
+    from tidemark.changes.capture.proof import Choice, NoCatalog, prove_transactions  # it imports Arrow
 
     reader, origin = source.open_reader(), read_origin(source.disk)
     if origin is None:
@@ -69,12 +71,17 @@ def _prove_logs(
     dump, purged = (open_files(files)(None)[0], None) if files else resume_source(source).open_logs(first)
     # What cannot be trusted ended the capture; where it did not, the store says so, and here it is no reason to end.
     catalog = NoCatalog() if source.settings.metadata == "catalog" else None
-    rules = Rules(wants_of(source.settings), end.change_id, stops=False, catalog=catalog)
+    taken = [Choice(one.seq, choose_tables(one.tables, one.exclude)) for one in read_taken(source.disk)]
+    choices = taken or [Choice(1, wants_of(source.settings))]
+    rules = Rules(
+        lambda *table: any(choice.wants(*table) for choice in choices), end.change_id, stops=False, catalog=catalog
+    )
     return prove_transactions(
         reader,
         dump,
         rules,
         lambda info, gtid: any(is_in_gap(gap, info, gtid) for gap in gaps),
+        choices=choices,
         purged=purged,
         deep=deep,
         progress=progress,

@@ -1,13 +1,22 @@
-"""Patterns of a source that mean no table of its server. Nothing else says that they capture, or leave out, nothing."""
+"""Patterns of a source: those that mean no table of its server, and with which ones a store was captured.
+
+Nothing else says that a pattern captures, or leaves out, nothing. `patterns.json` in the store's folder is written by the
+holder of the source's lease, whole and durably: the settings may say something else by now.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
+from typing import Any
 
 from tidemark.changes.connection.login import Server
+from tidemark.changes.store.disk import Disk, read_document
 
+PATH = "patterns.json"
+FORMAT = 1
 EVERYTHING = "**"
 _SHOWN = 3
 _NAMES = (
@@ -45,3 +54,34 @@ def _name_other_case(pattern: str, names: Collection[str]) -> str:
 def ask_names(server: Server) -> tuple[str, ...]:
     """The names of all tables and sequences that the login sees, as `database.table`. Raises as `Server.ask`."""
     return tuple(sorted(f"{row['d']}.{row['t']}" for row in server.ask(_NAMES)))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """From transaction `seq` on a store has the tables that these patterns mean."""
+
+    seq: int
+    tables: Sequence[str]
+    exclude: Sequence[str]
+
+
+def read_taken(disk: Disk) -> list[Taken]:
+    """With which patterns a store was captured, the first ones first; none where nobody noted it."""
+    return read_document(disk, PATH, FORMAT, _decode_taken) or []
+
+
+def _decode_taken(found: dict[str, Any]) -> list[Taken]:
+    return [Taken(int(one["seq"]), list(one["tables"]), list(one["exclude"])) for one in found["taken"]]
+
+
+def note_taken(disk: Disk, patterns: Patterns, seq: int) -> None:
+    """Note that transactions from `seq` on, the next of the store, are captured with these patterns."""
+    known = read_taken(disk)
+    kept = [one for one in known if one.seq < seq]
+    taken = Taken(seq, list(patterns.tables), list(patterns.exclude))
+    if not kept or (kept[-1].tables, kept[-1].exclude) != (taken.tables, taken.exclude):
+        kept.append(taken)
+    if kept != known:
+        # CRASH WINDOW: noted, and nothing is captured with them: the next capture notes its own in their place.
+        told = {"format": FORMAT, "taken": [asdict(one) for one in kept]}
+        disk.publish(PATH, json.dumps(told, ensure_ascii=False).encode())
