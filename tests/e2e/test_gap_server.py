@@ -11,10 +11,11 @@ from typing import Any
 import pymysql
 import pytest
 
+from tests.commanded import run_here
 from tests.dump_worlds import REAL_SERVERS, start_server
 from tests.e2e.test_capture_server import Orders, await_purge
 from tests.services.mariadb import PASSWORD, USER, MariaDb
-from tidemark.changes.sources import source
+from tidemark.changes.sources import repair
 
 pytestmark = pytest.mark.full
 
@@ -111,7 +112,7 @@ def test_a_gap_is_repaired_by_reading_its_tables(orders: Orders) -> None:
 @pytest.mark.parametrize("after", [False, True])
 def test_a_repair_that_died_is_made_good(orders: Orders, monkeypatch: pytest.MonkeyPatch, step: str, after: bool) -> None:
     purge(orders)
-    whole = getattr(source, step)
+    whole = getattr(repair, step)
 
     def die(*given: Any) -> None:
         if after:
@@ -119,10 +120,38 @@ def test_a_repair_that_died_is_made_good(orders: Orders, monkeypatch: pytest.Mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(source, step, die)
+        patch.setattr(repair, step, die)
         assert orders.run("repair", "orders").code != 0
     assert orders.run("repair", "orders").code == 0
     check_repaired(orders)
+
+
+def test_a_table_that_was_dropped_or_renamed_in_the_gap_is_named(orders: Orders) -> None:
+    """Of those that were read, and of those of a sink."""
+    server = orders.server
+    names = ("dropped", "former", "later")
+    server.run(*(f"CREATE TABLE shop.{name} (id INT PRIMARY KEY)" for name in names[:2]))
+    assert orders.run("bootstrap", "orders").code == 0
+    server.run("CREATE TABLE shop.later (id INT PRIMARY KEY)", *(f"INSERT INTO shop.{name} VALUES (1)" for name in names))
+    with orders.config.open("a", encoding="utf-8") as file:
+        file.write('[sinks.lake]\nsource = "orders"\nkind = "delta"\ntarget = "lake"\n')
+    assert orders.run("capture", "orders").code == 0
+    assert orders.run("deliver", "lake").code == 0
+    assert show_states(orders) == dict.fromkeys(["shop.dropped", "shop.former", "shop.later", "shop.orders"], "captured")
+    server.run("DROP TABLE shop.dropped", "RENAME TABLE shop.former TO shop.new", "DROP TABLE shop.later")
+    await_purge(orders)
+    orders.run("capture", "orders").refused(31)
+    said = orders.run("repair", "orders")
+    gone = ["shop.dropped", "shop.former", "shop.later"]
+    assert (said.code, said.json["tables"], said.json["gone"]) == (0, ["shop.new", "shop.orders"], gone), said
+    assert show_states(orders) == {**dict.fromkeys(gone, "gone"), "shop.new": "captured", "shop.orders": "captured"}
+    said = run_here(orders.config, "why", "table:shop.dropped")
+    assert (said.code, said.json["state"]) == (0, "gone"), said
+
+
+def show_states(orders: Orders) -> dict[str, str]:
+    [shown] = orders.run("show").json["sources"]
+    return {table["name"]: table["state"] for table in shown["tables"]}
 
 
 def test_an_xa_transaction_whose_rows_a_gap_swallowed(orders: Orders) -> None:

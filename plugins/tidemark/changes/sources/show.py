@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -10,10 +11,10 @@ from typing import Any
 from tidemark.app import App
 from tidemark.changes.binlog.gtid_sets import MariaGtidPosition, MysqlGtidSet
 from tidemark.changes.bootstrap.catalog import read_known
-from tidemark.changes.bootstrap.state import DONE, PARKED, Table, read_state
+from tidemark.changes.bootstrap.state import DONE, GONE, PARKED, Table, read_state
 from tidemark.changes.bootstrap.state import State as Bootstrap
 from tidemark.changes.capture.identity import read_origin
-from tidemark.changes.sources.source import Source, disk_of, find_end, pin_resumed, resume_source, wants_of
+from tidemark.changes.sources.source import Source, disk_of, find_end, list_gone, pin_resumed, resume_source, wants_of
 from tidemark.changes.store.layout import State
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.view import read_next_view, walk_blocks
@@ -65,7 +66,8 @@ def show_source(source: Source) -> dict[str, Any]:
     if seen.answers is not None:
         room = measure_headroom(seen.answers, store_end)
         shown |= {"headroom_hours": room.hours, "headroom_red": room.is_red}
-    told = {"gaps": [gap.as_json() for gap in gaps], **_tell_tables(_read_tables(source), seen.answers)}
+    gone = list_gone(source, seen.answers.names) if seen.answers is not None else []
+    told = {"gaps": [gap.as_json() for gap in gaps], **_tell_tables(_read_tables(source), seen.answers, gone)}
     if not end.seq or origin is None:
         return {**shown, "transactions": 0, "rows": 0, "bytes": 0, **told}
     rows, size = _count_rows(reader)
@@ -95,11 +97,11 @@ def _read_tables(source: Source) -> Bootstrap:
     return replace(state, tables={**state.tables, **found})
 
 
-def _tell_tables(state: Bootstrap, answers: Answers | None) -> dict[str, Any]:
-    """The tables, and how far those are whose rows are read or were. One that is not read yet is not `captured`."""
-    names = sorted({*(answers.tables if answers is not None else ()), *state.tables})
+def _tell_tables(state: Bootstrap, answers: Answers | None, gone: Sequence[str]) -> dict[str, Any]:
+    """The tables, and how far those are whose rows are read or were. One that is not read yet or gone is not `captured`."""
+    names = sorted({*(answers.tables if answers is not None else ()), *state.tables, *gone})
     known = [(name, state.tables[name]) for name in sorted(state.tables)]
-    unread = {name: table.state for name, table in known if table.state != DONE}
+    unread = dict.fromkeys(gone, GONE) | {name: table.state for name, table in known if table.state != DONE}
     return {
         "tables": [{"name": name, "state": unread.get(name, "captured")} for name in names],
         "bootstrap": [

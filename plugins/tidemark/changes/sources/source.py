@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from tidemark.changes.bootstrap.catalog import Catalog, forget_definitions, read
 from tidemark.changes.bootstrap.chunks import ask_end
 from tidemark.changes.bootstrap.requests import list_requests
 from tidemark.changes.bootstrap.run import Bootstrapped, Pace, bootstrap_tables
-from tidemark.changes.bootstrap.state import DONE, GONE, READING, WAITING, Table, read_state, settle, write_state
+from tidemark.changes.bootstrap.state import DONE, READING, WAITING, Table, read_state
 from tidemark.changes.capture.identity import read_origin
 from tidemark.changes.capture.run import (
     LEAST_WAIT,
@@ -52,7 +52,7 @@ from tidemark.changes.store.read import Found, Reader, open_whole
 from tidemark.changes.store.view import read_next_view
 from tidemark.changes.store.write import Writer
 from tidemark.changes.trust.answers import StoreEnd, ask_server
-from tidemark.changes.trust.gaps import OPEN, REPAIRED, Gap, find_gap, pass_gap, read_gaps, record_gap, update_gap
+from tidemark.changes.trust.gaps import find_gap, record_gap
 from tidemark.changes.trust.patterns import Patterns, ask_names
 from tidemark.changes.trust.resume import Resume
 from tidemark.connections import read_connection
@@ -66,6 +66,7 @@ from tidemark.errors import (
     UnreachableError,
     UsageError,
 )
+from tidemark.ledger.delivery import read_sink_tables
 from tidemark.ledger.leases import Lease, Leases
 from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.settings.model import Settings, SourceSettings
@@ -162,6 +163,16 @@ def find_end(disk: Disk) -> StoreEnd | None:
     return StoreEnd(connection.FilePosition(name, info.offset), parse_gtids(view.gtids), head)
 
 
+def list_gone(source: Source, names: Collection[str]) -> list[str]:
+    """The tables of a store that its server has no more: of those that were read whole, and those of its sinks. `names`:
+    the server's."""
+    sinks = [sink.name for sink in source.app.settings.sinks.values() if sink.source == source.name]
+    with source.app.ledger.read() as ledger:
+        known = {name for sink in sinks for name in read_sink_tables(ledger, sink)}
+    known |= {name for name, table in read_state(source.disk).tables.items() if table.state == DONE}
+    return sorted(known.difference(names))
+
+
 class Reading(enum.Enum):
     """When the rows are read that tables have: by this capture, by a later bootstrap, or not at all."""
 
@@ -210,7 +221,7 @@ def capture_source(source: Source, request: Request, progress: Progress = ignore
 def _capture_once(source: Source, request: Request, progress: Progress) -> Done:
     disk = source.disk
     until = points.parse_point(request.until) if request.until else None
-    with _hold_capture(source) as lease:
+    with hold_capture(source) as lease:
         rules = _make_rules(source, progress, files=bool(request.files))
         is_new = not read_next_view(disk).end.seq
         if request.start and not is_new:
@@ -354,7 +365,7 @@ def _recording_gap(source: Source, *, files: bool = False) -> Iterator[None]:
         raise
 
 
-def _hold_capture(source: Source) -> AbstractContextManager[Lease]:
+def hold_capture(source: Source) -> AbstractContextManager[Lease]:
     """Hold the lease of a source's writer, with a fence above all that its store has seen."""
     holder = f"capture-{datetime.fromtimestamp(source.app.clock(), UTC):%Y%m%dT%H%M%SZ}"
     seen = Fences.of(source.disk.list_names("holders")).claim
@@ -409,7 +420,7 @@ def bootstrap_source(source: Source, progress: Progress = ignore_progress) -> Ma
     PermanentError: a table could not be read; the others are. LeaseHeldError: a capture is at work, which may do it.
     """
     disk = source.disk
-    with _hold_capture(source) as lease:
+    with hold_capture(source) as lease:
         found = read_state(disk)
         if not list_requests(disk) and not found.list_open() and not read_known(disk).parked:
             return found.tables
@@ -436,7 +447,7 @@ def ask_bootstrap(
         try:
             if not request.cancel:
                 return bootstrap_source(source, progress)
-            with _hold_capture(source):
+            with hold_capture(source):
                 requests.cancel(source.disk)
             break
         except LeaseHeldError as held:
@@ -446,59 +457,6 @@ def ask_bootstrap(
             progress(Tick(held.message))
             time.sleep(ASK_SECONDS)
     return read_state(source.disk).tables
-
-
-@dataclass(frozen=True)
-class Repaired:
-    """The gaps that were closed, their tables, and how many rows were read."""
-
-    gaps: tuple[str, ...]
-    tables: tuple[str, ...]
-    rows: int
-
-
-def repair_source(source: Source, gap_id: str = "", progress: Progress = ignore_progress) -> Repaired:
-    """Close the open gaps of a source, or one of them: go on behind it, and read its tables anew.
-
-    Any death is made good by calling it again. Raises NotFoundError for a gap that is not known, PermanentError where a
-    table cannot be read, or the server is one of which none is: then the gap stays open.
-    """
-    disk, gaps = source.disk, read_gaps(source.disk)
-    if gap_id and gap_id not in [gap.id for gap in gaps]:
-        raise NotFoundError(f"source {source.name} has no gap {gap_id}", hint=f"./tidemark changes show {source.name}")
-    wanted = [gap for gap in gaps if gap.state == OPEN and gap_id in ("", gap.id)]
-    tables = tuple(sorted({table for gap in wanted for table in gap.tables}))
-    if not wanted:
-        return Repaired((), (), 0)
-    open_server(login_of(source.settings)).close()  # it is there
-    for gap in wanted:
-        if not gap.is_passed:
-            _go_behind(source, gap)
-    bootstrap_source(source, progress)
-    capture_source(source, Request(), progress)
-    read = {name: table for name, table in read_state(disk).tables.items() if name in tables}
-    if left := [name for name in tables if name not in read or read[name].state not in (DONE, GONE)]:
-        raise PermanentError(
-            f"gap {wanted[0].id} of source {source.name} stays open: not read are {', '.join(left)}",
-            hint=f"./tidemark changes bootstrap {source.name} --tables {left[0]}, then repair again",
-            subject=left[0],
-        )
-    for gap in wanted:
-        # CRASH WINDOW: its tables are read, and it is open: the next repair finds nothing to read, and closes it.
-        update_gap(disk, replace(gap, is_passed=True, state=REPAIRED))
-    return Repaired(tuple(gap.id for gap in wanted), tables, sum(table.rows for table in read.values()))
-
-
-def _go_behind(source: Source, gap: Gap) -> None:
-    """Have the store go on behind a gap, and its tables be read anew."""
-    disk = source.disk
-    with _hold_capture(source) as lease:
-        forget_definitions(disk)  # statements are lost, too
-        pass_gap(disk, lease.fence, gap)
-        # CRASH WINDOW: it is passed, and nothing says so: it is not passed twice.
-        write_state(disk, settle(disk, read_state(disk)).with_anew(gap.tables))
-        # CRASH WINDOW: its tables are asked for, and nothing says so: they are asked for once more, from the start.
-        update_gap(disk, replace(gap, is_passed=True))
 
 
 def open_files(patterns: Sequence[str]) -> OpenDump:

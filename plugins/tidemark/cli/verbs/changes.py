@@ -227,6 +227,8 @@ def _show_one(screen: Screen, one: dict[str, Any]) -> None:
     if one["bootstrap"]:
         rows = [[table[key] for key in ("name", "state", "chunks", "rows")] for table in one["bootstrap"]]
         screen.print_table(("read", "state", "chunks>", "rows>"), rows)
+    if gone := [table["name"] for table in one["tables"] if table["state"] == "gone"]:
+        screen.print_line(f"the server has no more: {', '.join(gone)}")
     for gap in one["gaps"]:
         screen.print_line(f"gap {gap['id']}, {gap['state']}: behind {gap['from']}, before {gap['to']} of {gap['server']}")
         screen.print_line(f"  tables: {', '.join(gap['tables'])}")
@@ -346,7 +348,7 @@ _WRONG = {
 
 
 def _run_repair(call: Call) -> Answer:
-    from tidemark.changes.sources.source import repair_source
+    from tidemark.changes.sources.repair import repair_source
 
     with progress.show_progress(call.screen) as beat:
         done = repair_source(_source(call), call.arguments.gap, beat)
@@ -359,8 +361,10 @@ def _run_repair(call: Call) -> Answer:
             f"gap {', '.join(done.gaps)}:"
             f" {format_count(done.rows, 'row')} of {', '.join(done.tables) or 'no table'} read anew"
         )
+        if done.gone:
+            screen.print_line(f"the server has no more: {', '.join(done.gone)} (dropped or renamed, maybe in the gap)")
 
-    return Answer({"gaps": [*done.gaps], "tables": [*done.tables], "rows": done.rows}, show)
+    return Answer({"gaps": [*done.gaps], "tables": [*done.tables], "rows": done.rows, "gone": [*done.gone]}, show)
 
 
 def _run_retain(call: Call) -> Answer:

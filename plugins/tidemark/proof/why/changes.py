@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidemark.app import App
+from tidemark.changes.bootstrap.state import GONE
 from tidemark.changes.delivery.points import find_point
 from tidemark.changes.sinks.show import show_sink
 from tidemark.changes.sources.show import show_source, show_tasks_of
@@ -188,6 +189,9 @@ def _explain_table(app: App, subject: str, name: str) -> Explanation:
                 cause = f"gap {touched[0]['id']} of source {one['name']} may hold changes of it"
                 following = f"./tidemark why gap:{one['name']}/{touched[0]['id']}"
                 return Explanation(subject, "table", "gap", cause, evidence, following, _WAIT_FOR_GAP)
+            if name in [table["name"] for table in one["tables"] if table["state"] == GONE]:
+                cause = f"the server of source {one['name']} has no such table any more"
+                return Explanation(subject, "table", GONE, cause, evidence, "", "", final=True)
             cause = f"its changes go into the store of source {one['name']}"
             return Explanation(subject, "table", "captured", cause, evidence, source.next, source.if_you_wait, source.final)
     away = [one["name"] for one in shown if one.get("away")]
