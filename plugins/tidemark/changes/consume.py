@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,8 @@ from tidemark.changes.delivery.lines import DEBEZIUM, AppendedFile, DebeziumMake
 from tidemark.changes.delivery.stream import LEASE_SECONDS, LONGEST_WAIT, BatchStream, GivenPoints, Options, Stream
 from tidemark.changes.delivery.tasks import Change, Wanted
 from tidemark.changes.sources.source import Source, find_source
-from tidemark.errors import UsageError
+from tidemark.errors import RetryableError, UsageError
+from tidemark.ledger.delivery import Letters, note_letters
 from tidemark.ledger.leases import Leases, this_process
 from tidemark.settings.load import load_settings
 
@@ -102,7 +104,15 @@ def open_stream(app: App, wanted: Wanted, options: Options) -> Stream:
         )
     task = tasks.open_task(app.ledger, source.disk, wanted, app.clock())
     leases = Leases(app.ledger, app.identity, ttl=LEASE_SECONDS)
-    return Stream(leases, source.disk, task, choose_tables(task.tables), options)
+    stream = Stream(leases, source.disk, task, choose_tables(task.tables), options)
+    host = app.identity.host
+    stream.note_letters = lambda place, count, anew: _note_letters(app, Letters(task.name, host, place, count), anew)
+    return stream
+
+
+def _note_letters(app: App, letters: Letters, anew: bool) -> None:
+    with suppress(RetryableError), app.ledger.write() as connection:  # where it is away, the next beginning counts
+        note_letters(connection, letters, anew=anew)
 
 
 def open_readers(

@@ -3,7 +3,7 @@
 A point moves by compare-and-swap: `move_point` writes only where the point is still the one that was read. The caller has
 checked the shard's lease in the same transaction. A rewind or another number of shards gives points a higher version, and
 what a slow member writes behind that changes nothing. Every function works in the caller's transaction.
-Source: seed 002 "storage point". Tables: sql/0022_change_tasks.sql, sql/0024_change_sinks.sql.
+Source: seed 002 "storage point". Tables: sql/0022_change_tasks.sql, sql/0024_change_sinks.sql, sql/0028_dead_letters.sql.
 """
 
 from __future__ import annotations
@@ -195,6 +195,40 @@ def _as_task(row: Any) -> TaskRow:
 
 def _encode(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+# dead letters
+
+
+@dataclass(frozen=True)
+class Letters:
+    """Dead letters of a task: `count` of them in the file `place` of a host."""
+
+    task: str
+    host: str
+    place: str
+    count: int
+
+
+def note_letters(connection: Connection, letters: Letters, *, anew: bool = False) -> None:
+    """Record so many dead letters more; `anew`: so many are all that lie there."""
+    values = {"task": letters.task, "host": letters.host, "place": letters.place}
+    if anew:
+        sql = "DELETE FROM change_dead_letter WHERE task = :task AND host = :host AND place = :place"
+        connection.execute(sa.text(sql), values)
+    if letters.count:
+        sql = (
+            "INSERT INTO change_dead_letter (task, host, place, letters, at) VALUES (:task, :host, :place, :letters, :at)"
+            " ON CONFLICT (task, host, place)"
+            " DO UPDATE SET letters = change_dead_letter.letters + excluded.letters, at = excluded.at"
+        )
+        connection.execute(sa.text(sql), {**values, "letters": letters.count, "at": database_time(connection)})
+
+
+def read_letters(connection: Connection, task: str) -> list[Letters]:
+    """Where dead letters of a task lie."""
+    sql = "SELECT task, host, place, letters FROM change_dead_letter WHERE task = :task ORDER BY host, place"
+    return [Letters(row[0], row[1], row[2], int(row[3])) for row in connection.execute(sa.text(sql), {"task": task})]
 
 
 # sinks

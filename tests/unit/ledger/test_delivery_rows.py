@@ -9,11 +9,14 @@ import sqlalchemy as sa
 
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.delivery import (
+    Letters,
     StoragePoint,
     TaskRow,
     create_task,
     list_tasks,
     move_point,
+    note_letters,
+    read_letters,
     read_points,
     read_task,
     read_task_points,
@@ -35,6 +38,19 @@ def test_the_first_one_makes_a_task(ledger: Ledger) -> None:
         assert list_tasks(connection) == list_tasks(connection, "orders") == [TASK]
         assert list_tasks(connection, "others") == []
         assert read_points(connection, "billing") == {0: POINT, 1: POINT}
+
+
+def test_dead_letters_are_counted_by_task_and_file(ledger: Ledger) -> None:
+    here, there = Letters("billing", "h", "/dead", 2), Letters("billing", "i", "/dead", 7)
+    with ledger.write() as connection:
+        for letters in (here, there, replace(here, task="other")):
+            note_letters(connection, letters)
+        note_letters(connection, replace(here, count=1))
+        note_letters(connection, there, anew=True)
+        note_letters(connection, replace(here, task="other", count=0), anew=True)
+    with ledger.read() as connection:
+        assert read_letters(connection, "billing") == [replace(here, count=3), there]
+        assert read_letters(connection, "other") == []
 
 
 def test_a_point_moves_only_from_where_it_is(ledger: Ledger) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 JSONL, DEBEZIUM = "jsonl", "debezium"
 Formatter = Callable[["Batch"], Iterator[Line]]
+NoteLetters = Callable[[str, int, bool], object]
+"""Told of dead letters: the file, how many, and whether these are all or come on top."""
 _ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _WINDOW = 1 << 16
 
@@ -99,11 +101,15 @@ def _find_last_line(file: Any) -> int:
 
 
 class DeadLetters:
-    """Batches that a callback did not take, a line each, with what it raised. For the threads of a process."""
+    """Batches that a callback did not take, a line each, with what it raised. For the threads of a process.
 
-    def __init__(self, place: Path, task: str) -> None:
+    `note` is told how many of the task lie there at the beginning, and of each more.
+    """
+
+    def __init__(self, place: Path, task: str, note: NoteLetters) -> None:
         self.count = 0
         self._task = task
+        self._place, self._note = str(place.absolute()), note
         self._lock = threading.Lock()
         try:
             self._file = AppendedFile(place)
@@ -115,6 +121,12 @@ class DeadLetters:
                 subject=str(place),
             ) from refused
         self._describe = LineMaker(None)
+        note(self._place, self._count_lines(), True)
+
+    def _count_lines(self) -> int:
+        begin = encode_lines(iter([{"task": self._task}])).rstrip(b"}\n")
+        with Path(self._place).open("rb") as file:
+            return sum(line.startswith(begin) for line in file)
 
     def append(self, batch: Batch, error: Exception) -> None:
         line = {
@@ -130,6 +142,8 @@ class DeadLetters:
             self._file.write(iter([line]))
             self._file.make_durable()
             self.count += 1
+        # CRASH WINDOW: a letter that nobody counts: the next beginning counts the file.
+        self._note(self._place, 1, False)
 
     def close(self) -> None:
         self._file.close()

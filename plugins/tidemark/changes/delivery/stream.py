@@ -27,7 +27,7 @@ from sqlalchemy.engine import Connection
 
 from tidemark.changes.delivery.batches import Batch, Cursor
 from tidemark.changes.delivery.blocks import Blocks, DiskStretches, Stretches
-from tidemark.changes.delivery.lines import DeadLetters
+from tidemark.changes.delivery.lines import DeadLetters, NoteLetters
 from tidemark.changes.delivery.members import (
     Seen,
     choose_shards,
@@ -113,6 +113,8 @@ class BatchStream(ABC):
         self._blocks = self._make_blocks()
         self.dead = 0
         """Batches that went to the dead letters."""
+        self.note_letters: NoteLetters = lambda *_: None
+        """Is told of dead letters. Who has no ledger tells of none."""
 
     @abstractmethod
     def join(self) -> None:
@@ -251,7 +253,7 @@ class BatchStream(ABC):
         """
         if on_error not in (STOP, RETRY, DEAD_LETTER) or (on_error == DEAD_LETTER) != (dead_letters is not None):
             raise UsageError(f"on_error {on_error!r}: stop, retry, or dead_letter with a file `dead_letters`")
-        letters = DeadLetters(Path(dead_letters), self.task.name) if dead_letters is not None else None
+        letters = DeadLetters(Path(dead_letters), self.task.name, self.note_letters) if dead_letters is not None else None
         failed: list[BaseException] = []
         ended = threading.Event()
 

@@ -32,6 +32,7 @@ from tidemark.ledger.delivery import (
     create_task,
     list_tasks,
     read_batch,
+    read_letters,
     read_points,
     read_task,
     read_task_points,
@@ -290,7 +291,7 @@ def needed_of(ledger: Ledger, source: str) -> int | None:
 def show_task(leases: Leases, disk: Disk, task: TaskRow, now: float) -> dict[str, Any]:
     """A task as `changes show --json` tells it."""
     with leases.ledger.read() as connection:
-        points = read_points(connection, task.name)
+        points, letters = read_points(connection, task.name), read_letters(connection, task.name)
         rows = leases.list_named(connection, lease_prefix(task.name))
     seen, places = read_seen("", task.shards, task.generation, rows), Places(disk)
     holders = {row.name.rpartition("/")[2]: f"{row.identity.host}/{row.identity.pid}" for row in rows}
@@ -320,6 +321,7 @@ def show_task(leases: Leases, disk: Disk, task: TaskRow, now: float) -> dict[str
         "members": len(seen.members),
         "lag_seconds": max((one["lag_seconds"] for one in shown), default=0.0),
         "points": sorted(shown, key=lambda one: one["shard"]),
+        "dead_letters": [{"host": one.host, "place": one.place, "batches": one.count} for one in letters],
     }
 
 

@@ -22,7 +22,7 @@ from tidemark.changes.trust.answers import Answers, StoreEnd, ask_server
 from tidemark.changes.trust.gaps import OPEN, read_gaps
 from tidemark.changes.trust.headroom import measure_headroom
 from tidemark.errors import TidemarkError
-from tidemark.ledger.delivery import list_tasks
+from tidemark.ledger.delivery import list_tasks, read_letters
 from tidemark.ledger.leases import Leases
 
 
@@ -122,17 +122,21 @@ def show_tasks_of(app: App, source: str = "") -> list[dict[str, Any]]:
 
 
 def note_source(source: Source) -> dict[str, Any]:
-    """What the store alone says of a source: for a monitor that asks each minute, also while the server is away."""
+    """What store and ledger alone say of a source: for a monitor that asks each minute, also while the server is away."""
     store_end, view = find_end(source.disk), read_next_view(source.disk)
     gaps = [gap for gap in read_gaps(source.disk) if gap.state == OPEN]
     state = "capturing" if is_captured(source.app, source.name) else "idle" if store_end else "new"
     place = store_end.position if store_end else None
+    with source.app.ledger.read() as connection:
+        tasks = list_tasks(connection, source.name)
+        letters = [one.count for task in tasks for one in read_letters(connection, task.name)]
     return {
         "name": source.name,
         "state": "gap" if gaps else state,
         "position": f"{place.file}:{place.position}" if place else None,
         "newest_time": _show_time(view.end) if store_end else None,
         "gaps": [gap.id for gap in gaps],
+        "dead_letters": sum(letters),
         "next": f"./tidemark why gap:{source.name}/{gaps[0].id}" if gaps else "",
     }
 

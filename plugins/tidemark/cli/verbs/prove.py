@@ -59,6 +59,10 @@ def _show_status(screen: Screen, found: dict[str, Any]) -> None:
         screen.print_table(
             ("source", "state", "position", "newest", "next"), [[one[key] for key in keys] for one in sources]
         )
+    for one in sources:
+        if one["dead_letters"]:
+            told = f"{format_count(one['dead_letters'], 'dead letter')} of its tasks"
+            screen.print_line(f"  {one['name']}: {told}: ./tidemark changes show {one['name']}")
     if sinks := found.get("sinks"):
         shown = ("name", "state", "point", "behind_transactions", "behind_seconds", "why", "next")
         names = ("sink", "state", "point", "behind>", "seconds>", "why", "next")

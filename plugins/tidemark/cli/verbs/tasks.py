@@ -309,3 +309,7 @@ def print_tasks(screen: Screen, tasks: list[dict[str, Any]], *, points: bool) ->
             screen.print_line(f"  the store has no more what follows the point of shard {', '.join(gone)}: it ends with 31")
         for trouble in [p["trouble"] for p in task["points"] if p.get("trouble")]:
             screen.print_line(f"  {trouble}")
+    for task in tasks:
+        for one in task["dead_letters"]:
+            told = f"{format_count(one['batches'], 'dead letter')} in {one['place']} of {one['host']}"
+            screen.print_line(f"task {task['name']}: {told}")

@@ -14,6 +14,7 @@ from tidemark.changes.sources.show import show_source, show_tasks_of
 from tidemark.changes.sources.source import Source, find_source, name_bucket
 from tidemark.changes.trust.gaps import OPEN, Gap, read_gaps
 from tidemark.errors import NotFoundError
+from tidemark.progress import format_count
 from tidemark.proof.explanation import Explanation, format_time
 
 GTID = re.compile(r"\d+-\d+-\d+|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}(?::[a-z_][a-z0-9_]*)?:\d+")
@@ -93,6 +94,10 @@ def explain_task(subject: str, shown: dict[str, Any]) -> Explanation:
         last = max(late, key=lambda point: point["lag_seconds"])
         holder = last["holder"] or "nobody"
         evidence.append(f"shard {last['shard']} is at {last['point']}, {last['lag_seconds']:,.0f} s late, read by {holder}")
+    evidence += [
+        f"{format_count(one['batches'], 'batch', 'batches')} that it gave up lie in {one['place']} of {one['host']}"
+        for one in shown["dead_letters"]
+    ]
     if overrun := [str(point["shard"]) for point in points if point.get("overrun")]:
         cause = f"retention took changes that shard {', '.join(overrun)} had not read: they are not in the store any more"
         following = f"./tidemark changes rewind {name} --to earliest --shard {' '.join(overrun)}"

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.commanded import run_here
 from tests.delivery_worlds import ORDERS, changes_of, expected_changes, fill_store, gtids_at, make_transaction, write_store
 from tidemark.changes import subscribe
 from tidemark.changes.delivery.batches import Batch
@@ -23,6 +24,7 @@ from tidemark.changes.store.disk import Disk
 from tidemark.changes.store.model import ABSENT, BinlogInfo, Ddl, Mark, Op, Row, Rows, Transaction
 from tidemark.changes.store.write import Writer
 from tidemark.errors import UsageError
+from tidemark.ledger.leases import this_process
 
 LAST = 60
 
@@ -168,6 +170,22 @@ def test_a_callback_that_raises(config: Path, tmp_path: Path) -> None:
     assert (20, 0) in [(row["seq"], row["i"]) for row in letter["rows"]]
     with subscribe("shipping", source="orders", follow=False, settings=config) as stream:
         assert stream.next_batch() is None  # all the rest went on
+    assert show_letters(config) == [{"host": this_process().host, "place": str(letters), "batches": 1}]
+    assert run_here(config, "status").json["sources"][0]["dead_letters"] == 1
+    why = run_here(config, "why", "task:shipping").json
+    assert any(str(letters) in one for one in why["evidence"]), why
+
+    letters.write_text('{"task":"other"}\n' + 2 * '{"task":"shipping","shard":0}\n')  # as others left it
+    for count in (2, 0):
+        with subscribe("shipping", source="orders", follow=False, settings=config) as stream:
+            stream.run(refuse, on_error="dead_letter", dead_letters=letters)
+        assert [one["batches"] for one in show_letters(config)] == [count] * bool(count)
+        letters.write_text("")  # somebody dealt with them
+
+
+def show_letters(config: Path) -> list[dict[str, Any]]:
+    tasks = {task["name"]: task for task in run_here(config, "changes", "show", "orders").json["tasks"]}
+    return list(tasks["shipping"]["dead_letters"])
 
 
 def test_dead_letters_that_cannot_be_written_are_told_before_a_row_is_given(
