@@ -175,6 +175,23 @@ def test_a_server_that_was_reset_is_refused_by_name(pair: Pair) -> None:
     orders.run("capture", "orders").refused(6, name_missing(pair.first, "0-1-2"))
 
 
+def test_a_server_that_is_reset_while_it_is_followed(pair: Pair) -> None:
+    """It ends a dump as where logs were purged. The capture says what the next one would say."""
+    orders, first = pair.orders, pair.first
+    first.run(insert(1), "FLUSH BINARY LOGS", insert(2))
+    process = orders.start("--follow")
+    try:
+        assert soon(lambda: is_followed(orders), 60), process.poll()
+        first.reset()
+        first.run(insert(3))
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.wait() == 6, (out, err)
+    assert b"lacks what the store has" in err
+    orders.run("capture", "orders").refused(6, "lacks what the store has")
+
+
 def test_a_restored_server_that_gave_its_numbers_again(pair: Pair) -> None:
     orders = pair.orders
     pair.first.run(insert(1), insert(2))

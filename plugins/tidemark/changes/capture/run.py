@@ -184,7 +184,7 @@ class _Capture:
         if not self.job.follow:
             self._run_to_gap()
             return self._make_durable()
-        wait = LEAST_WAIT
+        wait, lost_at = LEAST_WAIT, -1
         while True:
             before = self.writer.state.seq
             try:
@@ -192,6 +192,10 @@ class _Capture:
                 return self._make_durable()
             except _AskedError:
                 return self._make_durable()
+            except BinlogGapError:
+                if self.writer.state.seq == lost_at:
+                    raise
+                lost_at = self.writer.state.seq  # purged while it was read, or made anew: opened again, it is judged
             except UnreachableError as away:
                 # What was not durable may stay so: the server is asked from the store's end on, which has it.
                 wait = LEAST_WAIT if self.writer.state.seq > before else min(2 * wait, MOST_WAIT)
