@@ -4,13 +4,17 @@ Each commit carries the number of its batch as the transaction of an application
 The package `deltalake` does not refuse a second commit of the same number, so it is compared here, under the sink's lease.
 A table is opened before the lease is looked at, and written as it was opened: of two commits on one version with the
 number of one application the package refuses the second. So a run that sleeps in between past its lease writes nothing.
+
+A table's log tells of each file the least and the greatest value of columns, by which a MERGE leaves files out. The package
+tells long decimals as floats there, which are other values: rows by such a key were not found, or all of a file were taken
+for one. So the log of a table does not tell of those columns.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +44,10 @@ Effect = Callable[[str], None]
 Step = Generator[Ask, Folded, SinkTable]
 MOST_OF_A_COMMIT = 256 << 20
 """Bytes of an entry of a table's log: about half a million files."""
+TOLD = "delta.dataSkippingStatsColumns"
+"""The property of a table that names the columns of which its log tells the least and the greatest value."""
+MOST_TOLD = 32
+"""Of so many columns it is told where nothing is said."""
 
 
 class DeltaTables:
@@ -162,6 +170,8 @@ class DeltaTables:
                 self._make_durable(place, table)
                 return replace(state, key=key)
             is_empty = table is None or window.anew or table.count() == 0
+            if not is_empty and TOLD not in table.metadata().configuration and not _are_told(spelled, key):
+                raise MisfitError("its files were written by a former version, and their log tells long keys as floats")
             types = {} if is_empty else spelled
             for shape in shapes:
                 types = unite_types(types, shape)
@@ -239,21 +249,31 @@ class DeltaTables:
 
     def _write_anew(self, table: Any, place: Path, rows: Any, commit: Any) -> None:
         """Have a table, or a new one where that is None, hold these rows alone."""
+        types = {one.name: one.type for one in rows.schema}
         if table is not None:
+            self._tell_columns(table, types)
             self._package.write_deltalake(table, rows, mode="overwrite", schema_mode="overwrite", commit_properties=commit)
             return
         with limits_named(place):
             durable.make_folder(os.fsencode(place))
         known = self._package.exceptions
         try:
-            self._package.write_deltalake(str(place), rows, mode="error", commit_properties=commit)
+            self._package.write_deltalake(
+                str(place), rows, mode="error", commit_properties=commit, configuration=_name_told(types)
+            )
         except known.DeltaError as refused:
             if self._open(place) is None:
                 raise
             raise known.CommitFailedError("it was made meanwhile") from refused
 
+    def _tell_columns(self, table: Any, types: Mapping[str, Any]) -> None:
+        """Have the log tell the values of those columns alone that it tells exactly."""
+        if (told := _name_told(types)) and table.metadata().configuration.get(TOLD) != told[TOLD]:
+            table.alter.set_table_properties(told, commit_properties=self._commit(self._number_of(table)))
+
     def _fit_columns(self, table: Any, types: Mapping[str, Any]) -> None:
         """Give a table the columns that it lacks; where one is to be wider, write it anew. It is as it is then."""
+        self._tell_columns(table, {**types, SEQ: pa.int64()})
         there, commit = self._types_of(table), self._commit(self._number_of(table))
         wider = {name for name, one in there.items() if types[name] != one}
         if wider:
@@ -327,6 +347,25 @@ class DeltaTables:
                 hint="mend the table, or move it away and read it anew",
                 subject=str(place),
             ) from broken
+
+
+def _is_told(type_: Any) -> bool:
+    """Whether the package tells a type's values in a log as they are: whole numbers of 64 bits, and floats, are."""
+    if not pa.types.is_decimal(type_):
+        return True
+    return bool(type_.precision <= (15 if type_.scale else 18))
+
+
+def _are_told(types: Mapping[str, Any], names: Iterable[str]) -> bool:
+    return all(_is_told(types[name]) for name in names if name in types)
+
+
+def _name_told(types: Mapping[str, Any]) -> dict[str, str]:
+    """The property that names the columns of which the log tells; none where it may tell of all."""
+    named = [name for name, one in types.items() if _is_told(one)]
+    if len(named) == len(types):
+        return {}
+    return {TOLD: ",".join("`" + name.replace("`", "``") + "`" for name in named[:MOST_TOLD])}
 
 
 def _first_line(error: Exception) -> str:
