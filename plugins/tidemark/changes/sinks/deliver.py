@@ -32,6 +32,7 @@ from tidemark.changes.store.read import Reader, open_whole
 from tidemark.engines.choose import Engine
 from tidemark.errors import NotFoundError, PermanentError, UsageError
 from tidemark.ledger.delivery import (
+    PARTIAL,
     STOPPED,
     SinkBatch,
     SinkTable,
@@ -214,8 +215,9 @@ def _plan(work: _Work, bounds: tuple[Reader, int, Limits], highest: int) -> tupl
     sink, ledger, (reader, until, limits) = work.sink, work.sink.app.ledger, bounds
     with ledger.read() as connection:
         task, there = read_task(connection, sink.name), read_batch(connection, sink.name)
-        found, known = read_points(connection, sink.name), [*read_sink_tables(connection, sink.name)]
+        found, tables = read_points(connection, sink.name), read_sink_tables(connection, sink.name)
     assert task is not None
+    known = [*tables]
     if there is not None and not there.is_written and there.version_ts == task.version_ts:
         return there, _leave_what_is_not_kept(sink, work.engine.read(there, known, limits.run))
     first = _find_first(sink, found)
@@ -237,8 +239,19 @@ def _plan(work: _Work, bounds: tuple[Reader, int, Limits], highest: int) -> tupl
     with ledger.write() as connection:
         assert_held(connection, work.lease)
         write_batch(connection, sink.name, batch)
+        write_sink_tables(connection, sink.name, _mark_left_out(there, batch.first, tables))
     # CRASH WINDOW: a batch is recorded and nothing of it is written: the next run writes it, whatever the store has by then.
     return batch, _leave_what_is_not_kept(sink, content)
+
+
+def _mark_left_out(there: SinkBatch | None, first: int, tables: Mapping[str, SinkTable]) -> list[SinkTable]:
+    """How tables are where a batch leaves out what comes behind the former one: its task was set beyond that, since
+    retention had taken it, or somebody wanted so. Rows of any of them may have changed there."""
+    end = first if there is None else there.end if there.is_written else there.first
+    if end >= first:
+        return []
+    why = f"the sink was set from seq:{end} to seq:{first}: what changed in between is not in it"
+    return [replace(one, state=PARTIAL, begun=0, seq=end, why=why) for one in tables.values() if one.state != STOPPED]
 
 
 def _leave_what_is_not_kept(sink: Sink, content: Content) -> Content:
