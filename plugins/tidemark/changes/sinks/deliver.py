@@ -8,6 +8,7 @@ another engine.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -30,7 +31,7 @@ from tidemark.changes.sinks.show import sink_settings_of, site_of_sink
 from tidemark.changes.sources.source import Source, find_source, wants_of
 from tidemark.changes.store.read import Reader, open_whole
 from tidemark.engines.choose import Engine
-from tidemark.errors import NotFoundError, PermanentError, UsageError
+from tidemark.errors import DiskAwayError, NotFoundError, PermanentError, UsageError, limits_named
 from tidemark.ledger.delivery import (
     PARTIAL,
     STOPPED,
@@ -48,11 +49,14 @@ from tidemark.ledger.delivery import (
 from tidemark.ledger.leases import Lease, Leases, assert_held
 from tidemark.progress import Progress, Tick, ignore_progress
 from tidemark.settings.model import SinkSettings
+from tidemark.stores.agent import durable
 
 if TYPE_CHECKING:
     from tidemark.changes.sinks.delta import DeltaTables
 
 DELTA, HISTORY, CATALOG = "delta", "history", "catalog"
+MARK = ".tidemark-sink"
+"""A file of a folder of tables."""
 
 
 def _do_nothing(_effect: str) -> None:
@@ -146,7 +150,7 @@ def deliver_sink(sink: Sink, request: Request | None = None) -> Delivered:
     """Bring a sink to the end of its source's store, or to before a POINT.
 
     A table whose rows do not fit is stopped and named in the result; the others go on. BinlogGapError: retention took what
-    comes next. LeaseHeldError: another process writes it.
+    comes next. LeaseHeldError: another process writes it. DiskAwayError: the target is not the one that was written to.
     """
     run = request or Request()
     holder = f"sink-{datetime.fromtimestamp(sink.app.clock(), UTC):%Y%m%dT%H%M%SZ}"
@@ -156,6 +160,7 @@ def deliver_sink(sink: Sink, request: Request | None = None) -> Delivered:
         open_engine(sink.settings, sink.app.settings.spark, sink.source.disk, run.engine) as engine,
     ):
         _open_task(sink)
+        _require_target(sink)
         reader, done = open_whole(sink.source.disk), Delivered()
         until = reader.view.end.seq + 1
         if run.to or run.end is not None:
@@ -196,6 +201,32 @@ def _open_task(sink: Sink) -> None:
     if there is None:
         wanted = replace(wanted, shards=settings.shards)
     tasks.open_task(sink.app.ledger, sink.source.disk, wanted, sink.app.clock(), of_sink=True)
+
+
+def _require_target(sink: Sink) -> None:
+    """Raise DiskAwayError where the target has nothing, or a catalog less, of what the ledger says is written to it."""
+    with sink.app.ledger.read() as connection:
+        batch = read_batch(connection, sink.name)
+    if batch is None or not (batch.is_written or batch.number > 1):
+        return
+    if sink.settings.kind == CATALOG:
+        is_there = sink.target.find_end() >= (batch.end if batch.is_written else 2)
+    else:
+        is_there = any(next(sink.root.glob(one), None) is not None for one in (MARK, "*/_delta_log", "*/*.parquet"))
+    if not is_there:
+        raise DiskAwayError(
+            f"{sink.root} lacks what sink {sink.name} wrote to it: is its disk mounted?",
+            hint="mount it; where it is lost, begin a sink of another name",
+            subject=sink.name,
+        )
+
+
+def _mark_target(sink: Sink) -> None:
+    """Have a folder of tables say that a sink began to write to it: it may have none for long."""
+    if sink.settings.kind != CATALOG and not (sink.root / MARK).exists():
+        with limits_named(sink.root):
+            durable.make_folder(os.fsencode(sink.root))
+            durable.publish(os.fsencode(sink.root / MARK), [f"sink {sink.name}\n".encode()])
 
 
 @dataclass(frozen=True)
@@ -309,6 +340,7 @@ def _write(work: _Work, planned: tuple[SinkBatch, Content], effect: Callable[[st
                 assert_held(connection, lease)
 
     changed: list[SinkTable] = []
+    _mark_target(sink)
     if sink.settings.kind == HISTORY:
         sink.target.write(batch, content.tables, check, work.engine.encode)
     else:
