@@ -119,15 +119,20 @@ def is_compacted(name: TsFileName) -> bool:
 
 
 def may_hold(made: SourceName, before: SourceName) -> bool:
-    """Whether a compaction may have put points of file `before` into file `made`, judged by their names.
+    """Whether points of file `before` may now be in file `made`, judged by their names.
 
-    Both must be in one database, region and time partition. `made` must be compacted, or have the version of `before`
-    with another creation time: this is how an insertion compaction moves a file into `sequence`.
+    Both must be in one database, region and time partition. `made` must be compacted, have the version of `before` with
+    another creation time (this is how an insertion compaction moves a file into `sequence`), or be the same file, moved.
     """
     if made.path == before.path or made[2:5] != before[2:5]:
         return False
-    moved = made.name.version == before.name.version and made.name.created != before.name.created
-    return moved or is_compacted(made.name)
+    inserted = made.name.version == before.name.version and made.name.created != before.name.created
+    return inserted or is_compacted(made.name) or is_same_file(made, before)
+
+
+def is_same_file(one: SourceName, other: SourceName) -> bool:
+    """Whether two paths have one name in one group: IoTDB moves a file to another data folder (tiers of disks) unchanged."""
+    return one.path != other.path and one[1:] == other[1:]
 
 
 def within_data(path: str, data_folders: Sequence[str]) -> str:

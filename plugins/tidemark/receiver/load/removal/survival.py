@@ -3,7 +3,8 @@
 A file is searched for when its site reported it as vanished and the receiver has its bytes. Its points may live on in files
 of its group (database, region and time partition of the site) that arrived later. The name of such a file shows that a
 compaction may have made it: an inner or cross count above 0, or the vanished file's version under another creation time (an
-insertion compaction). `surviving_points` searches, `rules` decides. Source: docs/decisions/0005-vanished-is-two-things.md.
+insertion compaction). A file of the same name in another data folder is the vanished one, moved: it may have arrived before.
+`surviving_points` searches, `rules` decides. Source: docs/decisions/0005-vanished-is-two-things.md.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tidemark.ledger.receiver.landings import DropRow
 from tidemark.receiver.load.admit import Load, Origin
 from tidemark.receiver.load.removal.rules import Survival
 from tidemark.receiver.load.removal.surviving_points import Evidence, HeldFile, SurvivalTask
-from tidemark.tsfiles.names import SourceName, may_hold, parse_source_path
+from tidemark.tsfiles.names import SourceName, is_same_file, may_hold, parse_source_path
 
 _ANY = ("live", "retired", "reclaimed")
 
@@ -118,12 +119,16 @@ class _Neighbours:
         self._found: dict[tuple[str, int, int], list[tuple[SourceName, CatalogFile, float]]] = {}
 
     def made_since(self, gone: CatalogFile) -> tuple[CatalogFile, ...]:
-        """List files that arrived no earlier than this one and may be compacted from it, lowest rank first."""
+        """List files that may hold its points, lowest rank first. Only the same file, moved, may have arrived earlier."""
         name = parse_source_path(gone.path, self._origin.data)
         if name is None:
             return ()
         came = self._first_created([gone]).get((gone.path, gone.sha256), gone.created)
-        made = [row for other, row, since in self._live_neighbours(gone) if since >= came and may_hold(other, name)]
+        made = [
+            row
+            for other, row, since in self._live_neighbours(gone)
+            if may_hold(other, name) and (since >= came or is_same_file(other, name))
+        ]
         return tuple(sorted(made, key=lambda row: row.rank))
 
     def _live_neighbours(self, gone: CatalogFile) -> list[tuple[SourceName, CatalogFile, float]]:
