@@ -176,6 +176,22 @@ def test_what_is_hidden_is_hidden_below_the_data_folder(above: str) -> None:
     assert [is_hidden(path, [data]) for path in (data, mine, other, lost)] == [False, False, True, True]
 
 
+@pytest.mark.parametrize(
+    ("path", "hidden"),
+    [
+        ("data/snapshot/root.a-0/3_7/sequence/root.a/0/7/100-1-0-0.tsfile", True),
+        ("data/snapshot/root.a-0/3_7/unsequence/root.a/0/7/100-1-0-0.tsfile", True),
+        ("data/sequence/snapshot/0/7/100-1-0-0.tsfile", False),  # a database of that name
+        ("data/sequence/root.snapshot/0/7/100-1-0-0.tsfile", False),
+        ("data/snapshots/sequence/root.a/0/7/100-1-0-0.tsfile", False),
+    ],
+)
+def test_the_links_of_a_server_s_snapshot_are_no_files_of_its_own(path: str, hidden: bool) -> None:
+    result = classify_listing(listing(path, path + ".resource"), ["data"])
+    assert ([f.entry.path for f in result.sealed], result.skipped) == ([] if hidden else [path], [])
+    assert not is_hidden("snapshot/sequence/root.a/0/7/100-1-0-0.tsfile", ["snapshot"]), "a data folder may have that name"
+
+
 RENAMED, OTHER = f"{FOLDER}/100-1-2-2.tsfile", f"{FOLDER}/200-2-2-2.tsfile"
 
 

@@ -169,7 +169,8 @@ def _partitions_folders(compared: Compared, data: Sequence[str]) -> set[str]:
     if not compared.folders:
         return set()
     folders = tuple(data)
-    places = {place[1:] for folder in compared.folders if (place := parse_place(folder, folders))}
+    shown = (folder for folder in compared.folders if not is_hidden(folder, folders))
+    places = {place[1:] for folder in shown if (place := parse_place(folder, folders))}
     found = {prefix.rstrip("/") for prefix in compared.prefixes} | compared.folders
     for folder in tuple(found):
         parts = folder.split("/")
