@@ -380,8 +380,16 @@ def test_all_problems_come_at_once_in_the_order_of_the_file(written: Path) -> No
 
 def test_a_file_that_is_not_toml_says_where(written: Path) -> None:
     (found,) = problems(written, "[links\n")
-    assert "tidemark.toml: not TOML" in found
-    assert "line 1" in found
+    assert "tidemark.toml: not TOML" in found and "line 1" in found
+
+
+def test_a_file_that_an_editor_of_windows_saved_is_read(written: Path) -> None:
+    written.write_bytes(b"\xef\xbb\xbf" + SOUND.replace("\n", "\r\n").encode())
+    assert load_settings(written, {}).sites["plant1"].id == ID
+    written.write_text(SOUND, encoding="utf-16")
+    with pytest.raises(UsageError, match="cannot be read") as caught:
+        load_settings(written, {})
+    assert caught.value.hint == f"save {written} as UTF-8"
 
 
 def test_a_missing_file_names_init(tmp_path: Path) -> None:

@@ -135,15 +135,17 @@ def _parse_file(path: Path, label: str, seen: dict[Path, float]) -> tuple[dict[s
     try:
         seen[path] = 0.0
         seen[path] = path.stat().st_mtime
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors of Windows write a mark in front
     except FileNotFoundError:
         raise UsageError(
             f"no settings: {label} does not exist",
             hint="./tidemark init writes one; --config FILE names another",
             subject=label,
         ) from None
-    except (OSError, UnicodeDecodeError) as broken:
+    except OSError as broken:
         raise UsageError(f"{label} cannot be read: {broken}", subject=label) from broken
+    except UnicodeDecodeError as other:
+        raise UsageError(f"{label} cannot be read: {other}", hint=f"save {label} as UTF-8", subject=label) from other
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as broken:
