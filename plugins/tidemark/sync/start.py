@@ -82,19 +82,25 @@ def refuse_other_prefix(site: SiteSettings, prefix: str | None) -> None:
 
 
 def require_same_ends(app: App, link: LinkSettings) -> None:
-    """Raise PermanentError if the settings give a link that has run another site or receiver. A link's acknowledgements are
-    valid for one site and one receiver only (DESIGN §1). The hint says what to write."""
+    """Raise PermanentError if the settings give a link that has run another site or receiver."""
     site = app.site_settings(link.site)
     with app.ledger.read() as connection:
         known = link_rows.get_link(connection, link.name)
         prefix = link_rows.fixed_prefix(connection, site.id)
     refuse_other_prefix(site, prefix)
+    refuse_other_ends(link, site, known)
+
+
+def refuse_other_ends(link: LinkSettings, site: SiteSettings, known: link_rows.LinkRow | None) -> None:
+    """Raise PermanentError if the ledger knows the link (`known`) with another site or receiver. A link's acknowledgements
+    are valid for one site and one receiver only (DESIGN §1)."""
     if known is None:
         return
     if known.site_id != site.id:
         raise PermanentError(
             f"link {link.name} belongs to site {known.site_id}, the settings say {site.id} ({site.name})",
-            hint=f'give site {site.name} a link of its own: [links.NAME] site = "{site.name}" receiver = "{link.receiver}"',
+            hint=f'set id = "{known.site_id}" again in [sites.{site.name}]; if {site.name} is another site now, give it'
+            f' a link of its own: [links.NAME] site = "{site.name}" receiver = "{link.receiver}"',
             subject=link.name,
         )
     if known.receiver != link.receiver:

@@ -254,3 +254,16 @@ def test_a_prefix_that_changed_after_the_first_landing_is_told(place: Path) -> N
     add_copied_site(place, "prefix = 'root.`ship-7`'")
     check = found(examine(place), "site ship-7: prefix")
     assert not check.ok and 'the settings say "root.`ship-7`"' in check.detail and "again" in check.hint
+
+
+def test_a_link_that_got_another_site_or_receiver_after_it_ran_is_told(place: Path) -> None:
+    test_sites_that_have_sent_the_same_devices_are_a_warning(place)
+    config = place / "tidemark.toml"
+    before, renewed = config.read_text(), "3b4e28ba-2fa1-41d2-883f-0016d3cca427"
+    config.write_text(before.replace(ID, renewed))
+    check = found(examine(place), "link plant1")
+    assert not check.ok and f"belongs to site {ID}, the settings say {renewed} (plant1)" in check.detail
+    assert f'set id = "{ID}" again in [sites.plant1]' in check.hint
+    config.write_text(before.replace("[receivers.centre]", "[receivers.dr]"))
+    report = examine(place)
+    assert report.exit_code == 6 and "has sent its files to receiver centre" in found(report, "link plant1").detail

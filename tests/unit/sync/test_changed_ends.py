@@ -72,7 +72,7 @@ def test_another_site_id_is_told_by_plan_as_by_sync(world: SyncWorld) -> None:
         planned, synced = refusals(app)
         assert planned.as_json() == synced.as_json()
         assert f"belongs to site {SITE.id}, the settings say {renewed.id}" in planned.message
-        assert f'site = "{SITE.name}"' in planned.hint
+        assert f'set id = "{SITE.id}" again' in planned.hint and f'site = "{SITE.name}"' in planned.hint
     world.check()
 
 

@@ -1,6 +1,6 @@
-"""The check of names: whether a site's prefix changed after its first landing, and whether two sites of one receiver have
-a device of the same name. A device has one owner there, so the first sync of the second site would be refused
-(docs/same-names.md).
+"""The check of names: whether a site's prefix changed after its first landing, whether a link that has run got another site
+or receiver since, and whether two sites of one receiver have a device of the same name. A device has one owner there, so the
+first sync of the second site would be refused (docs/same-names.md).
 
 It looks at one file of each database of a site, the newest: a server mostly flushes all devices that are written to
 together. So it finds copies of one edge image, and proves nothing. `plan` and the load look at every file.
@@ -25,7 +25,7 @@ from tidemark.progress import format_count
 from tidemark.settings.model import Settings, SiteSettings
 from tidemark.stores.listing import list_names
 from tidemark.stores.protocol import Store, StoreAddress
-from tidemark.sync.start import refuse_other_prefix
+from tidemark.sync.start import refuse_other_ends, refuse_other_prefix
 from tidemark.tsfiles.companions.resource import ANY_DEVICE, read_extent
 from tidemark.tsfiles.devices import put_below, quote_node
 from tidemark.tsfiles.names import RESOURCE, SourceName, parse_source_path
@@ -44,10 +44,10 @@ def check_names(settings: Settings, opener: Opener) -> Sequence[Check]:
     for link in settings.links.values():
         receivers.setdefault(link.receiver, {})[link.site] = settings.sites[link.site]
     shared = {receiver: sites for receiver, sites in receivers.items() if len(sites) > 1}
-    sent = _read_prefixes(settings)
+    sent, links = _read_sent(settings)
     devices = {site.name: _devices_of(site, opener) for sites in shared.values() for site in sites.values()}
     compared = (check for receiver, sites in shared.items() for check in _compare(receiver, sites, devices, sent))
-    return [*_check_prefixes(settings.sites.values(), sent), *compared]
+    return [*_check_prefixes(settings.sites.values(), sent), *_check_links(settings, links), *compared]
 
 
 def _check_prefixes(sites: Iterable[SiteSettings], sent: Mapping[str, str]) -> Iterator[Check]:
@@ -57,6 +57,15 @@ def _check_prefixes(sites: Iterable[SiteSettings], sent: Mapping[str, str]) -> I
             refuse_other_prefix(site, sent.get(site.id))
         except PermanentError as changed:
             yield fail_check(f"site {site.name}: prefix", changed, changed.hint)
+
+
+def _check_links(settings: Settings, known: Mapping[str, link_rows.LinkRow]) -> Iterator[Check]:
+    """Yield a failed check for each link that has run for another site id or to another receiver."""
+    for link in settings.links.values():
+        try:
+            refuse_other_ends(link, settings.sites[link.site], known.get(link.name))
+        except PermanentError as changed:
+            yield fail_check(f"link {link.name}", changed)
 
 
 def _compare(
@@ -102,18 +111,23 @@ def _read_devices(store: Store, data: Sequence[str]) -> Iterator[str]:
                 yield from (device for device, _, _ in read_extent(store.read(path, 0, entry.size), name.database, path))
 
 
-def _read_prefixes(settings: Settings) -> Mapping[str, str]:
-    """Return the prefixes of sites that sent files, by id. Troubles of the ledger are left to its own check."""
+def _read_sent(settings: Settings) -> tuple[Mapping[str, str], Mapping[str, link_rows.LinkRow]]:
+    """Return the prefixes of sites that sent files, by id, and the links that have run. Troubles of the ledger are left to
+    its own check."""
     with contextlib.suppress(TidemarkError, ArgumentError, ImportError):
         if is_unmade(settings.ledger.url, settings.root):
-            return {}
+            return {}, {}
         ledger = Ledger(settings.ledger.url, settings.root)
         try:
             if schema_version(ledger) != len(known_migrations()):
-                return {}
+                return {}, {}
             with ledger.read() as connection:
-                found = {site.id: link_rows.fixed_prefix(connection, site.id) for site in settings.sites.values()}
-                return {site_id: prefix for site_id, prefix in found.items() if prefix is not None}
+                prefixes = {site.id: link_rows.fixed_prefix(connection, site.id) for site in settings.sites.values()}
+                links = {name: link_rows.get_link(connection, name) for name in settings.links}
+                return (
+                    {site_id: prefix for site_id, prefix in prefixes.items() if prefix is not None},
+                    {name: link for name, link in links.items() if link is not None},
+                )
         finally:
             ledger.close()
-    return {}
+    return {}, {}
