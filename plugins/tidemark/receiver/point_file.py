@@ -1,17 +1,19 @@
 """Rows that become a Parquet, CSV or JSON lines file, or go to a stream in one of these forms.
 
 Rows are collected and written in batches, so that memory does not grow with their number. A file is written under a
-temporary name, which is renamed durably when it is complete. A stream that ends early, or after an error, gets no ending: a
-Parquet reader then refuses it. CSV distinguishes a null (nothing) from an empty text (`""`); JSON lines have no key for a
-null.
+temporary name, which is renamed durably when it is complete. What a killed process leaves goes an hour later, with the next
+file of that name. A stream that ends early, or after an error, gets no ending: a Parquet reader then refuses it. CSV
+distinguishes a null (nothing) from an empty text (`""`); JSON lines have no key for a null.
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 import os
 import shlex
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,7 @@ from tidemark.tsfiles.spark.arrow import MOST_BYTES, Part, concatenate_parts, ro
 from tidemark.visible import plain_json
 
 BATCH_ROWS = 65_536
+_LEFT_SECONDS = 3600.0  # one who is at work writes a batch more often
 NUMBER = "number"
 PARQUET, CSV, JSON_LINES = FORMS = ("parquet", "csv", "jsonl")
 
@@ -222,10 +225,21 @@ def _temporary(place: Path) -> Path:
 
 def _open_temporary(place: Path) -> Any:
     form_of(place)
+    _remove_left(place)
     try:
+        # CRASH WINDOW: the temporary file is left: a PointFile of the same name removes it an hour later.
         return pa.OSFile(str(_temporary(place)), "wb")
     except FileNotFoundError as missing:
         hint = f"mkdir -p {shlex.quote(str(place.parent))}"
         raise PermanentError(f"cannot write {place}: its folder is not there", hint=hint, subject=str(place)) from missing
     except PermissionError as refused:
         raise PermissionDeniedError(f"cannot write {place}: {refused}", subject=str(place)) from refused
+
+
+def _remove_left(place: Path) -> None:
+    """Remove the temporary files that killed processes left of this name. Those of the last hour may be at work."""
+    for left in place.parent.glob(f"{glob.escape(place.name)}.*.tmp"):
+        if left.name.removeprefix(f"{place.name}.").removesuffix(".tmp").isdecimal():
+            with suppress(OSError):
+                if left.lstat().st_mtime < time.time() - _LEFT_SECONDS:
+                    left.unlink()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import io
 import json
+import os
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -93,3 +95,14 @@ def test_a_stream_that_ends_by_an_error_is_no_parquet_file() -> None:
     gc.collect()  # pyarrow's writer closes itself when it goes
     with pytest.raises(pa.ArrowInvalid):
         pq.read_table(io.BytesIO(stream.getvalue()))
+
+
+def test_what_a_killed_export_left_goes_with_one_of_an_hour_later(tmp_path: Path) -> None:
+    names = ["[a].csv.7.tmp", "[a].csv.8.tmp", "[a].csv.mine.tmp", "a.csv.7.tmp", "[a].csv.7"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"rows")
+        age = 60 if name == "[a].csv.8.tmp" else 3700
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    with PointFile(tmp_path / "[a].csv", SCHEMA) as out:
+        out.add_rows(odd_rows())
+    assert {path.name for path in tmp_path.iterdir()} == {"[a].csv", *names[1:]}
