@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -10,10 +11,13 @@ from tidemark.errors import UsageError
 PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 """Units of time that a site may have (TsFiles do not say theirs)."""
 
+_FINER = re.compile(r"(.*\d[.,]\d{6})(\d{1,30})(\D.*|)", re.ASCII)  # Python passes over what is finer than a microsecond
+
 
 def parse_time_bound(text: str, unit: str) -> int | None:
     """Parse a bound into `unit` (ms, us, ns) since 1970. An integer stays as it is; ISO 8601 without a zone is UTC.
 
+    One between two times of the unit becomes the later one: it divides times into those before and those from it on.
     Returns None for the empty text. Raises UsageError for any other text.
     """
     if not text:
@@ -22,8 +26,10 @@ def parse_time_bound(text: str, unit: str) -> int | None:
         return int(text)
     except ValueError:
         pass
+    finer = _FINER.fullmatch(text)
+    whole, digits = (finer[1] + finer[3], finer[2]) if finer else (text, "")
     try:
-        at = datetime.fromisoformat(text)
+        at = datetime.fromisoformat(whole)
     except ValueError:
         raise UsageError(
             f"{text!r} is neither an integer nor an ISO 8601 time such as 2026-01-31T12:00:00Z",
@@ -32,7 +38,9 @@ def parse_time_bound(text: str, unit: str) -> int | None:
     at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
     since = at - datetime(1970, 1, 1, tzinfo=UTC)
     micros = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-    return micros * PER_SECOND[unit] // 1_000_000
+    scale: int = 10 ** len(digits)
+    parts = micros * scale + int(digits or 0)
+    return -(-parts * PER_SECOND[unit] // (1_000_000 * scale))
 
 
 def format_interval(spans: Iterable[tuple[int, int, str]]) -> tuple[str, str]:

@@ -132,6 +132,17 @@ def test_instants_in_text_are_iso_8601(edge: Commanded, capsysbinary: pytest.Cap
     assert pq.read_schema("p.parquet").field("time").type == pa.timestamp("us", "UTC")
 
 
+def test_a_bound_finer_than_the_site_counts_divides_its_times(
+    edge: Commanded, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """An instant that a site of nanoseconds was read with is pasted as a bound."""
+    found = {}
+    for bound in ("--from", "--to"):
+        rows = lines(to_stdout(capsysbinary, "--format", "jsonl", bound, "1970-01-01T00:00:00.000001500Z"))
+        found[bound] = [row["time"] for row in rows]
+    assert found == {"--from": [2, 3, 4], "--to": [1]}
+
+
 def test_sites_of_two_units_have_numbers_and_no_instants(tmp_path: Path) -> None:
     centre = Centre(tmp_path)
     centre.sender().land({source(1): sealed(D1)})

@@ -108,6 +108,9 @@ def test_a_person_may_write_a_time_in_several_ways() -> None:
     assert parse_time_bound("1970-01-01T08:00:00+08:00", "ns") == 0
     assert parse_time_bound("-5", "ms") == -5
     assert parse_time_bound("1969-12-31T23:59:59.999", "ms") == -1
+    assert parse_time_bound("1970-01-01T00:00:01.123456789Z", "ns") == 1_123_456_789
+    assert [parse_time_bound("1970-01-01T00:00:00.0000011", unit) for unit in ("ns", "us", "ms")] == [1_100, 2, 1]
+    assert [parse_time_bound("1969-12-31T23:59:59.9989995", unit) for unit in ("ns", "us", "ms")] == [-1_000_500, -1_000, -1]
     with pytest.raises(UsageError, match="'yesterday'"):
         parse_time_bound("yesterday", "ms")
 
