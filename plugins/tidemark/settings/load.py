@@ -196,9 +196,10 @@ def _add_shared_folders(table: tuple[str, str], store: str, other: tuple[str, st
 
 def _folder_address(store: str, folder: str) -> str:
     """Write a folder of a store, relative or absolute, as an address that ends in a slash."""
-    parts = urlsplit(store)
-    path = folder if folder.startswith("/") else f"{parts.path.rstrip('/')}/{folder}"
-    return f"{parts.scheme}://{parts.netloc}{path.rstrip('/')}/"
+    scheme, _, rest = store.partition("://")
+    host, root = ("", rest) if scheme == "file" else (urlsplit(store).netloc, urlsplit(store).path)
+    path = folder if folder.startswith("/") else f"{root.rstrip('/')}/{folder}"
+    return f"{scheme}://{host}{path.rstrip('/')}/"
 
 
 def _check_login(section: str, name: str, table: dict[str, Any], problems: Problems) -> None:

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import NamedTuple, Protocol, runtime_checkable
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from tidemark.errors import CorruptionError, SourceVanishedError, TidemarkError, UsageError
 from tidemark.settings.model import NodeSettings, ReceiverSettings, SiteSettings
@@ -450,8 +450,8 @@ def without_password(url: str) -> str:
 
 
 def local_root(url: str) -> str:
-    """Return the folder of a `file://` address. Raises UsageError where it is no absolute path."""
-    path = unquote(url.removeprefix("file://"))
+    """Return the folder of a `file://` address, which has it as it is. Raises UsageError where it is no absolute path."""
+    path = url.removeprefix("file://")
     if not path.startswith("/") or ".." in PurePosixPath(path).parts:
         raise UsageError(f"store {url!r} needs an absolute path: file:///folder", subject=url)
     return path
