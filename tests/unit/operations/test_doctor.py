@@ -128,6 +128,20 @@ def test_half_of_what_the_server_keeps_is_not_forgotten_unsaid(place: Path) -> N
     assert both == ["data/sequence", "data/unsequence"]
 
 
+def test_a_disk_that_was_added_at_the_site_is_told(place: Path) -> None:
+    """The server's configuration names it, the settings do not: `sync` and `coverage` cannot know."""
+    site = place / "site"
+    for folder in ("conf", "disk2/sequence", "disk2/unsequence"):
+        (site / folder).mkdir(parents=True)
+    (site / "conf" / "iotdb-system.properties").write_text(f"dn_data_dirs=data;{site}/disk2\n")
+    report = examine(place)
+    check = found(report, "site plant1: data folders")
+    assert "names disk2/sequence, disk2/unsequence too, not in data" in check.detail and report.exit_code == 0
+    for data in (f"data,{site}/disk2", "data/sequence,data/unsequence,disk2/sequence,disk2/unsequence"):
+        checks = examine(place, TIDEMARK__SITES__PLANT1__DATA=data).checks
+        assert "site plant1: data folders" not in {check.name for check in checks}
+
+
 def test_an_empty_data_folder_is_there(place: Path) -> None:
     (place / "site" / "empty").mkdir()
     assert examine(place, TIDEMARK__SITES__PLANT1__DATA="empty").exit_code == 0

@@ -138,6 +138,9 @@ def _check_site_folders(name: str, site: SiteSettings, store: Store, clock: Cloc
     except PermanentError:  # a file of the server that this login may not read
         found = Survey()
     yield from _check_survey(name, site, found)
+    if left := _find_left_out(site, store, found):
+        told = f"warning: the server's configuration names {', '.join(left)} too, not in data: what lies there is not sent"
+        yield pass_check(f"{name}: data folders", told)
     folders = [("data", folder) for folder in site.data] + ([("schema", site.schema)] if site.schema else [])
     for what, folder in folders:
         yield _check_listing(f"{name}: {what}", site, store, folder, found)
@@ -204,6 +207,16 @@ def _find_other_half(site: SiteSettings, store: Store, folder: str) -> str:
     other = f"{parent}{slash}{half}"
     known = {data.rstrip("/") for data in site.data}
     return other if half and other not in known and has_folder(store, other) else ""
+
+
+def _find_left_out(site: SiteSettings, store: Store, found: Survey) -> list[str]:
+    """Return the folders of the server that no data folder is, holds or lies beside: those of a disk that was added."""
+    root = "/" + store.url.partition("://")[2].partition("/")[2].rstrip("/") + "/"
+    known = [folder.rstrip("/").removeprefix(root) for folder in site.data]
+    parents = {folder.rpartition("/")[0] for folder in known}
+    left = [folder for folder in found.data if not any(f"{folder}/".startswith(f"{one}/") for one in known)]
+    away = [folder for folder in left if folder.rpartition("/")[0] not in parents]
+    return away if len(left) < len(found.data) else []  # else data is wrong, and its own check says so
 
 
 def _trial_write(store: Store, folder: str, clock: Clock) -> float:
