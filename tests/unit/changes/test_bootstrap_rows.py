@@ -241,7 +241,7 @@ def test_a_server_that_is_set_to_do_more_at_a_commit_gives_all(tmp_path: Path, s
     server.run(
         "USE d", "CREATE TABLE d.t (id INT PRIMARY KEY, a INT)", f"INSERT INTO d.t SELECT seq, 0 FROM {server.numbers(9)}"
     )
-    server.run("FLUSH BINARY LOGS", f"SET GLOBAL completion_type = {kind}")
+    server.run("FLUSH BINARY LOGS", f"SET GLOBAL completion_type = '{kind}'")
     try:
         lines = read_in_chunks(tmp_path / "chunks", server, 4)
         config = write_settings(tmp_path, server)
