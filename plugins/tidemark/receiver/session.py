@@ -17,8 +17,11 @@ from pathlib import Path
 from tidemark.app import App, require_disk
 from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.engines.choose import EngineChoice
-from tidemark.errors import UsageError
+from tidemark.errors import PermanentError, UsageError
+from tidemark.formats.layout import UNITS_PER_MS, catalog_partition
+from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Lease, Leases, load_lease
+from tidemark.ledger.receiver import catalog as catalog_rows
 from tidemark.progress import Progress, ignore_progress
 from tidemark.settings.model import ReceiverSettings
 from tidemark.stores.protocol import Store
@@ -57,12 +60,35 @@ def local_root(app: App, receiver: ReceiverSettings) -> Path:
     return root
 
 
+def refuse_other_interval(ledger: Ledger, receiver: ReceiverSettings) -> None:
+    """Raise PermanentError if the catalog's files lie in other partitions than the settings give them.
+
+    Which files may overlap is looked up by partition. With two intervals in one catalog a late file would not be compared
+    with merged ones. A site's unit of time may have been mended since, so any unit counts.
+    """
+    with ledger.read() as connection:
+        newest = catalog_rows.newest_placed(connection, receiver.name)
+    if newest is None:
+        return
+    interval = receiver.partition_interval_ms
+    spans = [tuple(catalog_partition(t, interval, unit) for t in (newest.first, newest.last)) for unit in UNITS_PER_MS]
+    if (newest.partition_from, newest.partition_to) not in spans:
+        raise PermanentError(
+            f"receiver {receiver.name}: its catalog was made with another partition_interval_ms than {interval}"
+            f" ({newest.location} would lie elsewhere): late files would not be compared with merged ones",
+            hint=f"write partition_interval_ms of [receivers.{receiver.name}] as it was; it stays for the catalog's life",
+            subject=f"receivers.{receiver.name}.partition_interval_ms",
+        )
+
+
 @contextmanager
 def open_receiver(
     app: App, receiver: ReceiverSettings, *, engine: EngineChoice = "auto", progress: Progress = ignore_progress
 ) -> Iterator[ReceiverSession]:
-    """Open the receiver's store and nodes for a block. Raises UsageError for a remote receiver."""
+    """Open the receiver's store and nodes for a block. Raises UsageError for a remote receiver, PermanentError where its
+    catalog was made with another partition interval."""
     root = local_root(app, receiver)
+    refuse_other_interval(app.ledger, receiver)
     with app.receiver_store(receiver) as store, open_cluster(app, receiver) as cluster:
         yield ReceiverSession(app, receiver, root, store, cluster, engine, progress)
 

@@ -126,7 +126,9 @@ class ReceiverSettings:
         14, whole_number(0), "a merged file stands alone after so many days, and housekeeping removes its sources"
     )
     partition_interval_ms: int = setting(
-        604_800_000, whole_number(1), "the length of a time partition of the catalog and of slots; the default is a week"
+        604_800_000,
+        whole_number(1),
+        "the length of a time partition of the catalog and of slots; it stays for the catalog's life",
     )
     max_unloaded_landings: int = setting(8, whole_number(1), "a sync waits while more landings than this are not loaded")
     links_at_once: int = setting(

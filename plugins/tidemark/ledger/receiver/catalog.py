@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -253,6 +253,35 @@ def devices_of_files(connection: Connection, file_ids: Iterable[int]) -> dict[in
     for row in in_chunks(connection, sql, file_ids):
         found.setdefault(int(row[0]), []).append(CatalogDevice(row[1], int(row[2]), int(row[3]), int(row[4])))
     return {file_id: tuple(devices) for file_id, devices in found.items()}
+
+
+class PlacedFile(NamedTuple):
+    """The catalog partitions of a live file, and its first and last time in its site's unit."""
+
+    site_id: str
+    location: str
+    partition_from: int
+    partition_to: int
+    first: int
+    last: int
+
+
+_RECENT = 1_000  # newest rows of all receivers that are looked at
+
+
+def newest_placed(connection: Connection, receiver: str) -> PlacedFile | None:
+    """Return the newest live file with points, None if there is none among the newest rows."""
+    query = sa.text(
+        "SELECT file_id, site_id, location, partition_from, partition_to"
+        " FROM (SELECT * FROM catalog_file ORDER BY file_id DESC LIMIT :recent) AS f"
+        " WHERE receiver = :receiver AND state = 'live' AND points > 0 ORDER BY file_id DESC LIMIT 1"
+    )
+    file = connection.execute(query, {"receiver": receiver, "recent": _RECENT}).first()
+    if file is None:
+        return None
+    times = sa.text("SELECT MIN(start_time), MAX(end_time) FROM catalog_device WHERE file_id = :file AND points > 0")
+    first, last = connection.execute(times, {"file": file[0]}).one()
+    return None if first is None else PlacedFile(file[1], file[2], int(file[3]), int(file[4]), int(first), int(last))
 
 
 def merged_over(connection: Connection, source_ids: Iterable[int]) -> dict[int, tuple[int, ...]]:

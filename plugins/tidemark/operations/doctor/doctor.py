@@ -140,6 +140,7 @@ def _check_ledger(settings: Settings) -> Check:
     from tidemark.app import require_current, require_unused
     from tidemark.ledger.database import Ledger, is_unmade
     from tidemark.ledger.migrations import known_migrations, schema_version
+    from tidemark.receiver.session import refuse_other_interval
 
     try:
         safe = make_url(settings.ledger.url).render_as_string(hide_password=True)
@@ -151,6 +152,8 @@ def _check_ledger(settings: Settings) -> Check:
             version, newest = schema_version(ledger), len(known_migrations())
             if version == newest:
                 require_current(ledger, settings.receivers.values())
+                for receiver in settings.receivers.values():
+                    refuse_other_interval(ledger, receiver)
         finally:
             ledger.close()
     except TidemarkError as trouble:
