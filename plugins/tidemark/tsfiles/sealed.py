@@ -61,9 +61,9 @@ AT_WORK = frozenset(
 )
 """Reasons that IoTDB's own work gives: such a file is sealed later, or gone."""
 _OF_THE_DISK = "lost+found"  # at the root of a file system; only root can read it
-SNAPSHOT = "snapshot"
-"""Beside `sequence`: hard links that IoTDB 1.0 to 2.x makes of sealed files, for another data node or for Ratis."""
-_IN_SNAPSHOT = re.compile(rf"(?:^|/){SNAPSHOT}/(?:.+/)?(?:un)?sequence/", re.DOTALL)
+COPIES = ("snapshot", "pipe")
+"""Beside `sequence`: hard links that IoTDB (1.0 to 2.x) makes of its files, for another data node, for Ratis, for a Pipe."""
+_IN_COPIES = re.compile(r"(?:^|/)(?:snapshot/(?:.+/)?(?:un)?sequence/|pipe/tsfile/)", re.DOTALL)
 _OUTPUTS = (".inner", ".cross", ".target", ".merge", ".settle", ".vm", ".broken")
 _LOG = "compaction.log"  # 0.13 to 2.x: a TsFile's name and more, then `.inner-`, `.cross-`, `.insertion-` or `.settle-`
 _COMPACTING = (_LOG, ".inner", ".cross", ".target", ".merge", ".settle")
@@ -206,13 +206,13 @@ def stem_of(path: str) -> tuple[str, int, int] | None:
 
 def is_hidden(path: str, data_folders: Sequence[str]) -> bool:
     """Whether a part of the path below its data folder begins with a dot (`.tidemark`, `.snapshot`) or is `lost+found`, or
-    the path leads into a snapshot that IoTDB made: it links files that lie in `sequence`, with their deletions of that time.
+    the path leads among links that IoTDB made of files in `sequence`, with the deletions of that time or none.
 
     IoTDB keeps nothing of its own there. The data folder itself may be below a hidden folder."""
-    if "/." not in path and path[:1] != "." and _OF_THE_DISK not in path and SNAPSHOT not in path:
+    if "/." not in path and path[:1] != "." and not any(name in path for name in (_OF_THE_DISK, *COPIES)):
         return False
     within = within_data(path, data_folders)
-    return any(part[:1] == "." or part == _OF_THE_DISK for part in within.split("/")) or bool(_IN_SNAPSHOT.search(within))
+    return any(part[:1] == "." or part == _OF_THE_DISK for part in within.split("/")) or bool(_IN_COPIES.search(within))
 
 
 class _Folders(dict[str, Place | None]):

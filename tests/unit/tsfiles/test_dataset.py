@@ -51,11 +51,14 @@ def test_what_iotdb_still_writes_is_left_out(tmp_path: Path) -> None:
     assert [file.path for file in find_files([str(tmp_path)])] == [str(sealed)]
 
 
-def test_the_links_of_a_snapshot_are_no_files_of_the_server(tmp_path: Path) -> None:
+def test_links_for_a_snapshot_or_a_pipe_are_no_files_of_the_server(tmp_path: Path) -> None:
     sealed = write(tmp_path / "sequence" / "root.a" / "1" / "0" / "1-1-0-0.tsfile")
     link = tmp_path / "snapshot" / "root.a-1" / "3_7" / sealed.relative_to(tmp_path)
     link.parent.mkdir(parents=True)
     link.hardlink_to(sealed)
+    piped = tmp_path / "pipe" / "tsfile" / "sequence-root.a-1-0-1-1-0-0.tsfile"
+    piped.parent.mkdir(parents=True)
+    piped.hardlink_to(sealed)
     assert [file.path for file in find_files([str(tmp_path)])] == [str(sealed)]
     assert [file.path for file in find_files([str(link.parent)])] == [str(link)], "asked for by name"
 

@@ -181,12 +181,14 @@ def test_what_is_hidden_is_hidden_below_the_data_folder(above: str) -> None:
     [
         ("data/snapshot/root.a-0/3_7/sequence/root.a/0/7/100-1-0-0.tsfile", True),
         ("data/snapshot/root.a-0/3_7/unsequence/root.a/0/7/100-1-0-0.tsfile", True),
+        ("data/pipe/tsfile/sequence-root.a-0-7-100-1-0-0.tsfile", True),
         ("data/sequence/snapshot/0/7/100-1-0-0.tsfile", False),  # a database of that name
+        ("data/unsequence/pipe/0/7/100-1-0-0.tsfile", False),
         ("data/sequence/root.snapshot/0/7/100-1-0-0.tsfile", False),
         ("data/snapshots/sequence/root.a/0/7/100-1-0-0.tsfile", False),
     ],
 )
-def test_the_links_of_a_server_s_snapshot_are_no_files_of_its_own(path: str, hidden: bool) -> None:
+def test_links_that_a_server_makes_of_its_files_are_none_of_them(path: str, hidden: bool) -> None:
     result = classify_listing(listing(path, path + ".resource"), ["data"])
     assert ([f.entry.path for f in result.sealed], result.skipped) == ([] if hidden else [path], [])
     assert not is_hidden("snapshot/sequence/root.a/0/7/100-1-0-0.tsfile", ["snapshot"]), "a data folder may have that name"

@@ -21,7 +21,7 @@ from tidemark.tsfiles.companions.mods import NO_DELETIONS, Deletions, parse_mods
 from tidemark.tsfiles.companions.resource import read_mods_name
 from tidemark.tsfiles.layout.footer import MAGIC
 from tidemark.tsfiles.names import SUFFIX, is_compacted, parse_name, parse_place, refuse_data_file, refuse_receiver_folder
-from tidemark.tsfiles.sealed import COMPANION_BYTES, MODS_SUFFIXES, SHORTEST, SNAPSHOT, lone_mods, was_mods_of
+from tidemark.tsfiles.sealed import COMPANION_BYTES, COPIES, MODS_SUFFIXES, SHORTEST, lone_mods, was_mods_of
 from tidemark.untrusted_files import MOST_MODS, UntrustedFile
 
 Rank = tuple[int, int, int, int, int, int]
@@ -99,7 +99,7 @@ def _files_below(folder: Path, first: int) -> Iterator[DataFile]:
         return
     number = first
     for parent, folders, names in os.walk(folder):
-        copies = {SNAPSHOT} if {"sequence", "unsequence"}.intersection(folders) else set()
+        copies = COPIES if {"sequence", "unsequence"}.intersection(folders) else ()
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")) and name not in copies)
         beside = set(names)
         renamed = bool(lone_mods(names))
