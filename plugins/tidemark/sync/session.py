@@ -14,7 +14,7 @@ from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Identity, Lease, assert_held, this_process
 from tidemark.settings.model import LinkSettings, ReceiverSettings, SiteSettings
 from tidemark.stores.protocol import Store
-from tidemark.tsfiles.names import parse_source_path
+from tidemark.tsfiles.names import parse_former_path
 
 Partition = tuple[str, str, int]
 
@@ -35,7 +35,7 @@ class PartLimits:
 
 def partition_of(path: str, data_folders: Sequence[str]) -> Partition:
     """Return database, region and partition of a source path. A path that cannot be parsed is a partition of its own."""
-    name = parse_source_path(path, data_folders)
+    name = parse_former_path(path, data_folders)
     return (name.database, name.region, name.partition) if name else (path, "", 0)
 
 

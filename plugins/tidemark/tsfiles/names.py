@@ -91,6 +91,11 @@ def parse_source_path(path: str, data_folders: Sequence[str]) -> SourceName | No
     return SourceName(path, *place, name)
 
 
+def parse_former_path(path: str, data_folders: Sequence[str]) -> SourceName | None:
+    """As `parse_source_path`; the path may be below a data folder that is none any more."""
+    return parse_source_path(path, data_folders) or parse_source_path(path, ("",))
+
+
 @lru_cache(maxsize=4096)
 def parse_place(folder: str, data_folders: tuple[str, ...]) -> Place | None:
     """The parts of a TsFile's folder, None if IoTDB keeps no TsFiles there."""

@@ -83,12 +83,13 @@ def test_what_is_deleted_after_the_move_is_gone_in_the_catalog(tmp_path: Path, m
     assert_nothing_kept(world)
 
 
+@pytest.mark.parametrize("deletes", ["keep", "apply"])
 @pytest.mark.parametrize(("first", "last"), [(HOT, COLD), (COLD, HOT)], ids=["moved", "given up"])
 def test_a_run_that_meets_both_counts_the_file_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, last: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, last: str, deletes: str
 ) -> None:
     """The server copies a file before it removes the first one, and removes a copy that it could not end."""
-    world = start(tmp_path, monkeypatch)
+    world = start(tmp_path, monkeypatch, deletes)
     copy(world, HOT, COLD)
     assert world.sync().code == 0
     assert times(world) == [1, 2, 3]
@@ -96,6 +97,31 @@ def test_a_run_that_meets_both_counts_the_file_once(
     delete(world, last, 1, 1)
     assert world.sync().code == 0
     assert times(world) == [2, 3]
+    assert_nothing_kept(world)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["not sent yet", "sent already"])
+@pytest.mark.parametrize("deletes", ["keep", "apply"])
+def test_a_data_folder_moves_and_the_settings_name_the_new_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deletes: str, known: bool
+) -> None:
+    world = start(tmp_path, monkeypatch, deletes)
+    before = sorted(world.sealed)
+    for path in before:
+        copy(world, path, path.replace("hot/", "cold/"))
+    if known:
+        assert world.sync().code == 0
+    for path in before:
+        drop(world, path)
+    world.site_keys = {"data": ["cold/sequence"]}
+    world.write_settings()
+    plan = world.run("plan", "plant1").json
+    assert plan["superseded"] == [{"path": path, "by": [path.replace("hot/", "cold/")]} for path in before]
+    assert (plan["drop"], plan["skipped"]) == ([], [])
+    assert world.sync().json["notes"] == []
+    delete(world, COLD, 2, 3)
+    assert world.sync().code == 0
+    assert times(world) == [1]
     assert_nothing_kept(world)
 
 

@@ -21,7 +21,7 @@ from tidemark.sync.select.vanished import Gone, Limits, Live, Verdict, View, fin
 from tidemark.sync.session import Options, Plan
 from tidemark.tsfiles.companions.resource import ANY_DEVICE, Extent
 from tidemark.tsfiles.devices import pattern_matches
-from tidemark.tsfiles.names import parse_source_path
+from tidemark.tsfiles.names import parse_former_path
 from tidemark.tsfiles.sealed import SealedFile
 
 ADOPTED = "adopted: brought to the receiving end before Tidemark, by another tool"
@@ -174,10 +174,12 @@ def _decide_vanished(
     there = {f.entry.path: f for f in (*(c.file for c in facts.changes.changed), *facts.changes.live)}
     live = [Live(f.name, extents.get(path, ())) for path, f in there.items()]
     live = [file for file in live if has_wanted_device(file.extent, link.include, link.exclude)]
-    gone = [Gone(r.path, parse_source_path(r.path, data), facts.known_extents.get(r.path, ())) for r in rows]
+    gone = [Gone(r.path, parse_former_path(r.path, data), facts.known_extents.get(r.path, ())) for r in rows]
     by = find_covers(gone, live)
     limits = Limits(link.deletes == "apply", link.delete_limit_files, link.delete_limit_share)
-    explained = {path for path, paths in by.items() if not new.isdisjoint(paths)}
+    there_again = {file.name[1:] for file in live}
+    moved = {one.path for one in gone if one.name and one.name[1:] in there_again}
+    explained = moved | {path for path, paths in by.items() if not new.isdisjoint(paths)}
     verdict = judge_vanished([r.path for r in rows], facts.view, limits, facts.approved, explained)
     held = frozenset(verdict.held)
     forgotten = tuple(r.path for r in rows if r.generation == 0 and r.path not in held)

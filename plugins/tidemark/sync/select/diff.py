@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from tidemark.stores.listing import FolderFiles, folders_of
 from tidemark.stores.protocol import Entry
-from tidemark.tsfiles.names import RESOURCE, SUFFIX
+from tidemark.tsfiles.names import RESOURCE, SUFFIX, parse_former_path, parse_source_path
 from tidemark.tsfiles.sealed import COMPANION_BYTES, Classified, SealedFile, lone_mods, stem_of
 from tidemark.tsfiles.sealed import Entry as AnyEntry
 
@@ -52,6 +52,7 @@ class Compared:
     listed: int = 0  # TsFiles in the listing, whatever their state
     known: int = 0  # rows that are not gone
     outside: list[str] = field(default_factory=list)  # known, but below no data folder: they were not listed
+    moved: list[KnownFile] = field(default_factory=list)  # likewise, and the same file is listed below a data folder
 
 
 class Kind(enum.StrEnum):
@@ -111,13 +112,24 @@ def compare_listing(
     return out
 
 
-def set_outside(compared: Compared, data_folders: Sequence[str]) -> None:
-    """Move files below no data folder from `absent` to `outside`: they were not listed, so they have not vanished."""
+def set_outside(compared: Compared, data_folders: Sequence[str], entries: Iterable[Entry] = ()) -> None:
+    """Move files below no data folder from `absent` to `outside`: they were not listed, so they have not vanished.
+
+    Those that `entries` (the listing) have below a data folder have moved there with it: they go to `moved`."""
     below = tuple(folder.rstrip("/") + "/" for folder in data_folders)
-    compared.outside = [row.path for row in compared.absent if not row.path.startswith(below)]
-    if compared.outside:
-        compared.absent = [row for row in compared.absent if row.path.startswith(below)]
-        compared.folders -= {path.rpartition("/")[0] for path in compared.outside}
+    away = [row for row in compared.absent if not row.path.startswith(below)]
+    if not away:
+        return
+    compared.absent = [row for row in compared.absent if row.path.startswith(below)]
+    compared.folders -= {row.path.rpartition("/")[0] for row in away}
+    former = {row.path: name for row in away if (name := parse_former_path(row.path, data_folders))}
+    bases = {path.rpartition("/")[2] for path in former}
+    paths = (files.prefix + name for files in folders_of(entries) for name in files.names if name in bases)
+    listed = {name[1:]: path for path in paths if (name := parse_source_path(path, data_folders))}
+    moved = {path: listed[name[1:]] for path, name in former.items() if name[1:] in listed}
+    compared.folders |= {path.rpartition("/")[0] for path in moved.values()}
+    compared.moved = [row for row in away if row.path in moved]
+    compared.outside = [row.path for row in away if row.path not in moved]
 
 
 def classify_changes(
@@ -136,7 +148,7 @@ def classify_changes(
     return Changes(
         changed=tuple(changed),
         live=tuple(file for file in classified.sealed if file.entry.path not in moving),
-        vanished=tuple(row for row in compared.absent if row.path not in unseen),
+        vanished=(*(row for row in compared.absent if row.path not in unseen), *compared.moved),
         unjudged=tuple(sorted([*unseen, *open_again, *compared.outside])),
         skipped=(*classified.skipped, *((path, OUTSIDE) for path in compared.outside)),
     )

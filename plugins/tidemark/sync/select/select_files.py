@@ -194,7 +194,7 @@ def _list_and_compare(site: Site, everything: bool) -> tuple[Listing, Compared]:
             arrived.set()
         known = chain(ahead.result(), rows)
         compared = compare_listing(listing.entries, known, left_out_reason(site.link), everything)
-    set_outside(compared, data)
+    set_outside(compared, data, listing.entries)
     return listing, compared
 
 
@@ -236,7 +236,7 @@ def _list_closer(site: Site, glanced: Listing, compared: Compared) -> tuple[List
     in_them = [files for files in folders_of(glanced.entries) if files.folder in folders]
     again.folders |= folders
     again.listed += compared.listed - sum(name.endswith(SUFFIX) for files in in_them for name in files.names)
-    again.known, again.outside = compared.known, compared.outside
+    again.known, again.outside, again.moved = compared.known, compared.outside, compared.moved
     again.prefixes |= compared.prefixes - {files.prefix for files in in_them}
     odd = sorted({**dict(glanced.odd), **dict(closer.odd)}.items())
     return Listing(entries, glanced.missing, odd), again

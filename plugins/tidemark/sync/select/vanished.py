@@ -15,7 +15,8 @@ this order. Files that the operator approved pass all of them. Transfers are nev
    only files that new files of the same run explain are reported: a compaction may have emptied that folder. With
    `keep`, a report deletes no points. A server whose last late points were deleted empties its unsequence folder, too.
 3. With `deletes = "apply"`: have more files vanished than the link's limits allow, not counting those that new files
-   explain? A file that the receiver has already explains nothing: it may have spanned these times for years.
+   explain? A file that the receiver has already explains nothing, unless it is the vanished one itself, moved: it may have
+   spanned these times for years.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tidemark.ledger.receiver.landings import DropRow
 from tidemark.receiver.load.admit import Load, Origin
 from tidemark.receiver.load.removal.rules import Survival
 from tidemark.receiver.load.removal.surviving_points import Evidence, HeldFile, SurvivalTask
-from tidemark.tsfiles.names import SourceName, is_same_file, may_hold, parse_source_path
+from tidemark.tsfiles.names import SourceName, is_same_file, may_hold, parse_former_path, parse_source_path
 
 _ANY = ("live", "retired", "reclaimed")
 
@@ -73,7 +73,7 @@ class Question:
 
 def group_of(path: str, data: Sequence[str]) -> tuple[str, str, int] | None:
     """Return (database, region, time partition) of a site's file; None where its path cannot be parsed."""
-    name = parse_source_path(path, data)
+    name = parse_former_path(path, data)
     return (name.database, name.region, name.partition) if name else None
 
 
@@ -120,7 +120,7 @@ class _Neighbours:
 
     def made_since(self, gone: CatalogFile) -> tuple[CatalogFile, ...]:
         """List files that may hold its points, lowest rank first. Only the same file, moved, may have arrived earlier."""
-        name = parse_source_path(gone.path, self._origin.data)
+        name = parse_former_path(gone.path, self._origin.data)
         if name is None:
             return ()
         came = self._first_created([gone]).get((gone.path, gone.sha256), gone.created)

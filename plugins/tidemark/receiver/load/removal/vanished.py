@@ -41,7 +41,7 @@ from tidemark.receiver.load.removal.rules import (
     judge_superseded,
 )
 from tidemark.receiver.load.removal.survival import NOTHING_FOUND, Found, group_of
-from tidemark.tsfiles.names import SourceName, may_hold, parse_source_path, rank_of_source
+from tidemark.tsfiles.names import SourceName, may_hold, parse_former_path, parse_source_path, rank_of_source
 
 _STATE_OF = {"leave": "done", "mark": "done", "leave_settled": "pending", "wait": "pending", "ask": "waiting"}
 _NOT_ASKED = Found(None, trouble="nobody looked yet; the next load does")
@@ -121,7 +121,7 @@ def _find_missing(connection: Connection, origin: Origin, drops: Iterable[DropRo
     lacks: dict[tuple[str, str, int], list[SourceName]] = {}
     out: dict[str, str] = {}
     for drop in drops:
-        name, group = parse_source_path(drop.path, origin.data), group_of(drop.path, origin.data)
+        name, group = parse_former_path(drop.path, origin.data), group_of(drop.path, origin.data)
         if name is None or group is None or picture.states[drop.path].presence is not Presence.LOADED:
             continue
         if group not in lacks:
