@@ -336,6 +336,19 @@ def keep_wanted(renames: Iterable[Rename], wants: Wants) -> list[Rename]:
     return found
 
 
+def find_renamed(disk: Disk, wants: Wants, bounds: tuple[int, int]) -> set[str]:
+    """The former and the new names of tables that are renamed in the transactions `bounds[0]` to before `bounds[1]`."""
+    found: set[str] = set()
+    runs: dict[str, list[Run]] = {}
+    for noted in read_notes(disk, wants, bounds, runs, 0):
+        runs.clear()
+        for item in noted.items:
+            for effect in find_effects(item.database, item.sql) if isinstance(item, Ddl) else ():
+                for one in _find_renamed(effect, wants):
+                    found |= {one.former, one.name}
+    return found
+
+
 def follow_renames(batch: SinkBatch, content: Content, known: Mapping[str, SinkTable]) -> list[tuple[SinkTable, str]]:
     """How tables are behind a batch that renames some, and of which former name each has the rows; "": it has none.
 

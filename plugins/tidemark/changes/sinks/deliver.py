@@ -25,7 +25,7 @@ from tidemark.changes.delivery import points, tasks
 from tidemark.changes.delivery.export import Wants, choose_tables
 from tidemark.changes.delivery.storage_points import Start, locate, point_at
 from tidemark.changes.delivery.tasks import Wanted
-from tidemark.changes.sinks.batches import Content, Limits, find_batch_end, keep_wanted, leave_sequences
+from tidemark.changes.sinks.batches import Content, Limits, find_batch_end, find_renamed, keep_wanted, leave_sequences
 from tidemark.changes.sinks.engine import BatchEngine, open_engine
 from tidemark.changes.sinks.show import sink_settings_of, site_of_sink
 from tidemark.changes.sources.source import Source, find_source, wants_of
@@ -267,10 +267,16 @@ def _plan(work: _Work, bounds: tuple[Reader, int, Limits], highest: int) -> tupl
         batch = replace(batch, end=cut)
         content = work.engine.read(batch, known, limits.run)
     batch = replace(batch, end=content.end)
+    comes_again = batch.first
+    if highest > (there.number if there else 0):
+        comes_again = reader.view.end.seq + 1  # nobody knows how far it was
+    elif there is not None and there.version_ts != task.version_ts:
+        comes_again = there.end
+    marked = [*_mark_left_out(there, first, tables), *_mark_renamed(sink, (first, comes_again), tables)]
     with ledger.write() as connection:
         assert_held(connection, work.lease)
         write_batch(connection, sink.name, batch)
-        write_sink_tables(connection, sink.name, _mark_left_out(there, batch.first, tables))
+        write_sink_tables(connection, sink.name, marked)
     # CRASH WINDOW: a batch is recorded and nothing of it is written: the next run writes it, whatever the store has by then.
     return batch, _leave_what_is_not_kept(sink, content)
 
@@ -283,6 +289,20 @@ def _mark_left_out(there: SinkBatch | None, first: int, tables: Mapping[str, Sin
         return []
     why = f"the sink was set from seq:{end} to seq:{first}: what changed in between is not in it"
     return [replace(one, state=PARTIAL, begun=0, seq=end, why=why) for one in tables.values() if one.state != STOPPED]
+
+
+def _mark_renamed(sink: Sink, bounds: tuple[int, int], tables: Mapping[str, SinkTable]) -> list[SinkTable]:
+    """How Delta tables are of which some transactions come again that were written: those that are renamed there have rows
+    of others."""
+    first, end = bounds
+    if sink.settings.kind != DELTA or first >= end:
+        return []
+    found = []
+    for name in sorted(find_renamed(sink.source.disk, sink.wants, bounds)):
+        if name in tables or (name and sink.target.describe(name) is not None):
+            why = f"{name} is renamed, or takes a name, behind seq:{first}, and the sink was rewound to before that"
+            found.append(replace(tables.get(name, SinkTable(name)), state=STOPPED, begun=0, seq=first, why=why))
+    return found
 
 
 def _leave_what_is_not_kept(sink: Sink, content: Content) -> Content:

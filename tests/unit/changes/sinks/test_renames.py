@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.explorer import Died
 from tests.sink_worlds import ORDERS, SinkWorld, inserted, read, updated
-from tidemark.changes.sinks.deliver import read_sink_table
-from tidemark.changes.store.model import Column, Ddl, Kind, Rows, Shape
+from tidemark.changes.bootstrap.state import BEGIN, END
+from tidemark.changes.sinks.deliver import Request, read_sink_table
+from tidemark.changes.store.model import Column, Ddl, Kind, Mark, Rows, Shape
 
 ROW = (1, "a", Decimal("1.00"))
 
@@ -115,3 +117,33 @@ def test_a_table_that_was_where_its_source_is_not_captured_stops(world: SinkWorl
     done = world.deliver()
     assert "was other.orders before" in done.tables["shop.orders"].why
     assert {name: table.state for name, table in done.tables.items()} == {"shop.orders": "stopped"}
+
+
+@pytest.mark.parametrize("how", ["rewind", "ledger", "death"])
+def test_tables_that_changed_names_hold_no_row_of_each_other_when_all_comes_again(tmp_path: Path, how: str) -> None:
+    """Their folders have the rows of then, which are newer than the reading that comes again: it does not take them away."""
+    world, new = SinkWorld(tmp_path, "delta"), replace(ORDERS, table="new")
+    world.append(Mark(BEGIN, "shop.new"), Rows.of(new, [read(7, "seven", "7.00")]), Mark(END, "shop.new"))
+    world.bootstrap(read(1, "a", "1.00"))
+    world.append([inserted(2, "late", "2.00")], Ddl("shop", "RENAME TABLE orders TO old, new TO orders, old TO new"))
+    effects: list[str] = []
+
+    def die_in_between(effect: str) -> None:
+        effects.append(effect)
+        if effects.count("after shop.new") == 2:  # it has other rows, and `orders` has not yet
+            raise Died(effect)
+
+    if how == "death":
+        with pytest.raises(Died):
+            world.deliver(Request(effect=die_in_between))
+    else:
+        assert world.deliver().tables["shop.orders"].state == "whole"
+    if how == "ledger":
+        for place in (world.folder / "var").glob("ledger.db*"):
+            place.unlink()
+    else:
+        assert world.run("rewind", "lake", "--to", "seq:1", "--yes").code == 0
+    done = world.deliver()
+    assert {name: table.state for name, table in done.tables.items()} == {"shop.new": "whole", "shop.orders": "whole"}
+    assert [row[0] for row in rows_of(world, "shop.new")] == [1, 2]
+    assert [row[0] for row in rows_of(world)] == [7]
