@@ -203,6 +203,7 @@ def test_files_that_are_not_the_table_are_found_and_mended(tmp_path: Path, serve
         " PRIMARY KEY (line, k, at))",
         "INSERT INTO plant.ticks VALUES (18446744073709551615, -1, '2026-01-02 03:04:05', 'x', x'000100'),"
         " (2, -1, '2026-01-02 03:04:05', NULL, NULL), (10, 5, '2026-01-02 03:04:05', '', NULL)",
+        "INSERT INTO plant.events (place, seen, n) VALUES (NULL, '2026-11-19', 5)",
     )
     plant.deliver()
     plant.change(30)

@@ -291,7 +291,7 @@ def _group_devices(rows: Any, layout: Layout, times: Times) -> Iterator[tuple[Se
     codes = np.zeros(len(times), np.int64)
     tags = [rows[name].combine_chunks() for name in layout.tags]
     for array in tags:
-        encoded = array.dictionary_encode()
+        encoded = array.dictionary_encode("encode")  # a null is a value of its own
         codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy(zero_copy_only=False)
         codes = np.unique(codes, return_inverse=True)[1].ravel().astype(np.int64)  # so that no product is large
     order = np.lexsort((times, codes))

@@ -125,6 +125,19 @@ def test_a_row_that_changes_its_point_is_at_the_new_one_alone(world: EventWorld)
     ]
 
 
+def test_rows_of_which_a_tag_is_null_are_apart_by_the_others(world: EventWorld) -> None:
+    tags = [("a", None), ("b", None), (None, None), (None, "x"), ("a", "x"), ("", None)]
+    world.read_all(*(read(number, *two, at(1), number / 2) for number, two in enumerate(tags)))
+    assert world.run("deliver", "lake").code == 0
+    devices = [f"shop.events.{place}.{name}" for place, name in [(r"\N" if t is None else t for t in two) for two in tags]]
+    assert world.see() == sorted((device, ms(1), number, number / 2) for number, device in enumerate(devices))
+    world.change(deleted(0, "a", None, at(1), 0.0), updated((1, "b", None, at(1), 0.5), (1, "c", None, at(1), 0.7)))
+    assert world.run("deliver", "lake").code == 0
+    kept = dict(enumerate(zip(devices, (0.0, 0.7, 1.0, 1.5, 2.0, 2.5), strict=True))) | {1: (r"shop.events.c.\N", 0.7)}
+    del kept[0]
+    assert world.see() == sorted((device, ms(1), number, value) for number, (device, value) in kept.items())
+
+
 def test_rows_that_swap_their_points_lose_none(world: EventWorld) -> None:
     world.read_all(read(*row(1, "a", 1, 0.1)), read(*row(2, "a", 2, 0.2)))
     world.deliver()

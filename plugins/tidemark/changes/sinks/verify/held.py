@@ -85,13 +85,14 @@ def _add_file(found: Found, place: Path, layout: Layout) -> None:
 
 def _make_rows(unit: str, of: tuple[Layout, Shape], device: Segments, columns: Mapping[str, Column]) -> Any:
     layout, shape = of
+    tags = [*device[1:], *[None] * len(layout.tags)]  # files leave out the null ones at the end
     times = np.unique(np.concatenate([column.times for column in columns.values()]))
     arrays: dict[str, Any] = {}
     for column in shape.columns:
         if column.name == layout.time:
             arrays[column.name] = _decode_times(times, unit, column.type) if column.kind is Kind.TEXT else pa.array(times)
         elif column.name in layout.tags:
-            arrays[column.name] = pa.repeat(device[1 + layout.tags.index(column.name)], len(times))
+            arrays[column.name] = pa.repeat(tags[layout.tags.index(column.name)], len(times))
         elif column.name in columns:
             arrays[column.name] = _align(times, columns[column.name], layout.fields[column.name])
         else:
