@@ -35,6 +35,7 @@ from tidemark.errors import DiskAwayError, NotFoundError, PermanentError, UsageE
 from tidemark.ledger.delivery import (
     PARTIAL,
     STOPPED,
+    WHOLE,
     SinkBatch,
     SinkTable,
     StoragePoint,
@@ -272,11 +273,16 @@ def _plan(work: _Work, bounds: tuple[Reader, int, Limits], highest: int) -> tupl
         comes_again = reader.view.end.seq + 1  # nobody knows how far it was
     elif there is not None and there.version_ts != task.version_ts:
         comes_again = there.end
-    marked = [*_mark_left_out(there, first, tables), *_mark_renamed(sink, (first, comes_again), tables)]
+    marks = (
+        _mark_uncaptured(sink, first, tables),
+        _mark_left_out(there, first, tables),
+        _mark_renamed(sink, (first, comes_again), tables),
+    )
+    marked = {one.name: one for several in marks for one in several}  # the last word counts
     with ledger.write() as connection:
         assert_held(connection, work.lease)
         write_batch(connection, sink.name, batch)
-        write_sink_tables(connection, sink.name, marked)
+        write_sink_tables(connection, sink.name, [*marked.values()])
     # CRASH WINDOW: a batch is recorded and nothing of it is written: the next run writes it, whatever the store has by then.
     return batch, _leave_what_is_not_kept(sink, content)
 
@@ -289,6 +295,13 @@ def _mark_left_out(there: SinkBatch | None, first: int, tables: Mapping[str, Sin
         return []
     why = f"the sink was set from seq:{end} to seq:{first}: what changed in between is not in it"
     return [replace(one, state=PARTIAL, begun=0, seq=end, why=why) for one in tables.values() if one.state != STOPPED]
+
+
+def _mark_uncaptured(sink: Sink, first: int, tables: Mapping[str, SinkTable]) -> list[SinkTable]:
+    """How tables are that the source captures no more: when it does again, what changed meanwhile is missing."""
+    wants, why = wants_of(sink.source.settings), "the source does not capture it (tables, exclude)"
+    whole = [one for name, one in tables.items() if one.state == WHOLE and not wants(*name.split(".", 1))]
+    return [replace(one, state=PARTIAL, begun=0, seq=first, why=why) for one in whole]
 
 
 def _mark_renamed(sink: Sink, bounds: tuple[int, int], tables: Mapping[str, SinkTable]) -> list[SinkTable]:
@@ -306,11 +319,13 @@ def _mark_renamed(sink: Sink, bounds: tuple[int, int], tables: Mapping[str, Sink
 
 
 def _leave_what_is_not_kept(sink: Sink, content: Content) -> Content:
-    """Without tables that go where their source is not captured: nobody would tell what becomes of their rows there. As it
-    is at the source, a sequence is not kept."""
+    """Without tables that go where their source is not captured, and those that are made or emptied there: nobody would tell
+    what becomes of their rows. As it is at the source, a sequence is not kept."""
+    wants = wants_of(sink.source.settings)
     if sink.settings.kind != HISTORY:
         leave_sequences(content)
-    content.renames = keep_wanted(content.renames, wants_of(sink.source.settings))
+        content.tables = {name: one for name, one in content.tables.items() if one.runs or wants(*name.split(".", 1))}
+    content.renames = keep_wanted(content.renames, wants)
     return content
 
 

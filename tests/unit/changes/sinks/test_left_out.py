@@ -1,15 +1,17 @@
-"""A sink that was set beyond transactions that it has not got: none of its tables is called whole before it is read anew."""
+"""A sink that has not got all transactions, or whose source has not: a table is not called whole before it is read anew."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.sink_worlds import SinkWorld, inserted, read
+from tests.sink_worlds import ORDERS, SinkWorld, inserted, read
 from tests.unit.changes.sinks.test_catalog import CatalogWorld, row
 from tidemark.changes.sinks.deliver import Request
+from tidemark.changes.store.model import Ddl, Mark, Rows
 from tidemark.ledger.delivery import SinkTable
 
 
@@ -76,3 +78,33 @@ def test_a_catalog_too(tmp_path: Path) -> None:
     rewind(world, "now")
     world.change([inserted(*row(3, "m1", 3))])
     assert world.deliver().tables["plant.readings"].state == "partial"
+
+
+def captures(world: SinkWorld, tables: str) -> None:
+    """Have the source capture these tables alone."""
+    text = world.config.read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("exclude")]
+    world.config.write_text("\n".join(lines).replace('"store"', f'"store"\nexclude = {tables}') + "\n", encoding="utf-8")
+
+
+def test_a_table_that_is_made_where_the_source_does_not_capture_it(world: SinkWorld) -> None:
+    """Its first rows are in no store, so that it is not whole once it is captured."""
+    captures(world, '["shop.later"]')
+    world.append(Ddl("shop", "CREATE TABLE later (id BIGINT PRIMARY KEY)"), [inserted(2, "b", "1.00")])
+    assert [*world.deliver().tables] == ["shop.orders"]
+    captures(world, "[]")
+    world.append(Rows.of(replace(ORDERS, table="later"), [inserted(5, "e", "1.00")]))
+    states = {name: table.state for name, table in world.deliver().tables.items()}
+    assert states == {"shop.later": "partial", "shop.orders": "whole"}
+
+
+def test_a_table_that_is_not_captured_for_a_while(world: SinkWorld) -> None:
+    captures(world, '["shop.orders"]')
+    world.append(Mark("heartbeat", ""))
+    table = table_of(world)
+    assert (table.state, table.why) == ("partial", "the source does not capture it (tables, exclude)")
+    captures(world, "[]")
+    world.append([inserted(2, "b", "1.00")])
+    assert table_of(world).state == "partial"
+    world.bootstrap(read(1, "a", "1.00"), read(2, "b", "1.00"))
+    assert table_of(world).state == "whole"
