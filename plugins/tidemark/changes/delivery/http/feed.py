@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from uuid import UUID
 
-from tidemark.changes.binlog.gtid_sets import contains_gtid
+from tidemark.changes.binlog.gtid_sets import MysqlGtidSet, contains_gtid
 from tidemark.changes.capture.run import parse_gtids
 from tidemark.changes.delivery.export import choose_tables
 from tidemark.changes.delivery.http import events as e
@@ -37,6 +37,7 @@ BLOCK_BYTES = 4096
 """What a block that is kept takes besides its rows."""
 MOST_LOOKED_AT = 32
 """Blocks without anything for the client, of one take: a thread is free for others after so many."""
+_WITH_TAG = "the point as gtidSet, or with binlogFile and binlogOffset at a reader of that server"
 _ENDS = ("commit", "xa_commit", "xa_rollback", "xa_prepare")
 
 
@@ -175,6 +176,8 @@ def find_start(reader: Reader, point: Checkpoint) -> Start:
     if not (point.uuid or point.file):
         return Start(found.seq)
     is_exact = _is_of(next(reader.read(found.seq)).transaction.info, point)
+    if not is_exact and _may_have_tag(reader, point):
+        raise RangeError(OTHER_SERVER, "the point is of another server's logs, and tells no tag of its GTID", _WITH_TAG)
     return Start(found.seq, found.seq, point.event_index) if is_exact else Start(found.seq)
 
 
@@ -212,6 +215,12 @@ def _is_of(info: BinlogInfo, point: Checkpoint) -> bool:
     return (info.file, info.offset) == (point.file, point.offset)
 
 
+def _may_have_tag(reader: Reader, point: Checkpoint) -> bool:
+    """Whether the store has GTIDs with tags of a point's server: a point tells of its own neither that nor which."""
+    here = parse_gtids(reader.view.gtids)
+    return isinstance(here, MysqlGtidSet) and any(tag and uuid == point.uuid for uuid, tag in here.intervals)
+
+
 def _target_of(reader: Reader, point: Checkpoint) -> Target | None:
     if point.uuid and point.transaction_id > 0:
         gtid = f"{point.uuid}:{point.transaction_id}"
@@ -222,7 +231,10 @@ def _target_of(reader: Reader, point: Checkpoint) -> Target | None:
         def has(gtids: str) -> bool:
             return bool(gtids) and contains_gtid(parse_gtids(gtids), gtid)
 
-        return Target(by_set=has, by_gtid=lambda other: bool(other) and parse_gtids(other) == known)
+        if not _may_have_tag(reader, point):
+            return Target(by_set=has, by_gtid=lambda other: bool(other) and parse_gtids(other) == known)
+        if not point.file:
+            raise RangeError(OTHER_SERVER, f"the store has {point.uuid} with tags, and the point tells none", _WITH_TAG)
     if point.file:
         change_ids = (reader.view.end.info.change_id,)
         return at_position((change_ids[0], point.file, point.offset, 0))
