@@ -251,6 +251,9 @@ def test_definitions_that_changed_behind_the_last_row(tmp_path: Path, server: Ma
     }
     assert said.json["differences"][0] == {"table": "shop.orders", "key": [0], "what": "changed", "columns": ["n"]}
     assert lake.verify("lake", "--repair").json["repaired"] == ["shop.orders"]
+    server.run("ALTER TABLE shop.orders RENAME COLUMN id TO number")
+    assert lake.verify("lake").json["tables"][-1]["why"] == "its key is number now, and the sink has no column number"
+    assert lake.verify("lake", "--repair").code == 0
     server.run("DROP TABLE shop.orders")
     assert lake.verify("lake").code == 0
 

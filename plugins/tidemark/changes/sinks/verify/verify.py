@@ -310,6 +310,8 @@ class _Look:
         there = self.pinned.versions.get(name, (0, {}))[1]
         [shape] = spell_alike([table.shape], there)
         key, united = key_of(shape), unite_types(there, shape)
+        if there and (absent := [one for one in key if one not in there]):
+            raise MisfitError(f"its key is {', '.join(key)} now, and the sink has no column {', '.join(absent)}")
         types = {column.name: united[column.name] for column in shape.columns}
         numbers = {one for one in key if not (pa.types.is_string(types[one]) or pa.types.is_binary(types[one]))}
         skip = self._find_uncertain(table.shape, [types[name] for name in key])
