@@ -152,6 +152,11 @@ KEYS = {
     ),
     "no_pad": ("a VARCHAR(9) COLLATE utf8mb4_nopad_bin PRIMARY KEY", "VALUES ('a'), ('a '), ('a  '), ('a\t'), ('A'), ('')"),
     "pad": ("a CHAR(9) COLLATE utf8mb4_bin PRIMARY KEY", "VALUES ('a'), ('a\t'), ('a\t\t'), ('a!'), ('b'), ('c')"),
+    "no_pad_char": ("a CHAR(9) COLLATE utf8mb4_nopad_bin PRIMARY KEY", "VALUES ('a'), ('a\t'), ('a\t\t'), ('b'), ('b\t')"),
+    "thai": (
+        "a CHAR(9) CHARACTER SET tis620 PRIMARY KEY",
+        "VALUES ('โ่'), ('โ้'), ('โ๊'), ('โ1aโ'), ('โ1กำ๑'), ('โA'), ('โ๊ข๊')",
+    ),
     "foreign": ("a VARCHAR(9) CHARACTER SET sjis PRIMARY KEY", "VALUES ('日'), ('本'), ('ア'), ('ｱ'), ('a'), ('b')"),
     "bytes": ("a VARBINARY(9) PRIMARY KEY", "VALUES (''), (x'00'), (x'0000'), (x'ff'), ('%s'), ('a'), ('\\'')"),
     "fixed": ("a BINARY(3) PRIMARY KEY", "VALUES (''), ('a'), ('ab'), (x'ff'), ('b'), ('c')"),
@@ -171,9 +176,10 @@ KEYS = {
     "empty": ("a INT PRIMARY KEY", f"SELECT 1 {NUMBERS} WHERE FALSE"),
     "o`dd.ü": ('`k``"e%s` INT PRIMARY KEY, `b``a` INT', f"SELECT seq, 1 {NUMBERS}"),
 }
-WHOLE = {"nulls", "label", "prefix", "none"}
+WHOLE = {"no_pad_char", "thai", "nulls", "label", "prefix", "none"}
 AT_MYSQL = {
     "no_pad": ("a VARCHAR(9) COLLATE utf8mb4_0900_bin PRIMARY KEY", KEYS["no_pad"][1]),
+    "no_pad_char": ("a INT, b CHAR(9) CHARACTER SET tis620, PRIMARY KEY (a, b)", "VALUES (1, 'โ๊'), (1, 'โA'), (1, 'โ1aโ')"),
     "no_case": ("a VARCHAR(9) COLLATE utf8mb4_0900_ai_ci PRIMARY KEY", KEYS["no_case"][1]),
     "uuid": ("a BINARY(16) PRIMARY KEY, b INT", f"SELECT UUID_TO_BIN(UUID()), 1 {NUMBERS}"),
     "ignored": ("a INT NOT NULL, b INT NOT NULL, UNIQUE y (a), UNIQUE x (b) INVISIBLE", KEYS["ignored"][1]),
