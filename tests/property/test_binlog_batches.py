@@ -159,6 +159,8 @@ def store(kind: int, meta: bytes, dice: random.Random) -> bytes:
         return len(text).to_bytes(layout.prefix, "little") + text
     if column.type in (T.ENUM, T.SET):
         return bytes([dice.randrange(3)])
+    if column.type == T.DATETIME:
+        return dice.choice((0, 20260031_000001, 99991231_235959)).to_bytes(8, "little")
     return dice.choice((dice.randbytes(layout.size), bytes(layout.size), b"\xff" * layout.size))
 
 

@@ -136,6 +136,25 @@ def test_a_log_has_the_whole_year_of_a_column_with_two_digits(tmp_path: Path, se
     assert years == [1999, 2000, 1970, 2155, 2069, None]
 
 
+@pytest.mark.parametrize("shared_server", [MARIADB], indirect=True)
+def test_a_datetime_whose_digits_the_log_does_not_tell_is_refused(tmp_path: Path, server: MariaDb) -> None:
+    server.run("SET GLOBAL mysql56_temporal_format = OFF")
+    try:
+        server.run("CREATE TABLE d.h (id INT PRIMARY KEY, a DATETIME(6), b DATETIME)", "FLUSH BINARY LOGS")
+    finally:
+        server.run("SET GLOBAL mysql56_temporal_format = ON")
+    server.run("INSERT INTO d.h VALUES (1, NULL, '9999-12-31 23:59:59'), (2, '2026-11-28 12:34:56.654321', '2026-00-31')")
+    config = write_settings(tmp_path, server)
+    start = f"{server.logs[-1].name}:4"
+    run_here(config, "changes", "capture", "orders", "--from", start).refused(7, "DATETIME")
+    server.run("DELETE FROM d.h WHERE id = 2", "ALTER TABLE d.h FORCE", "FLUSH BINARY LOGS")
+    server.run("INSERT INTO d.h VALUES (2, '2026-11-28 12:34:56.654321', '2026-00-31')")
+    start = f"{server.logs[-1].name}:4"
+    assert run_here(config, "changes", "capture", "orders", "--from", start).code == 0
+    rows = [line["after"] for line in read(config) if line["k"] == "row"]
+    assert rows == [[2, "2026-11-28 12:34:56.654321", "2026-00-31 00:00:00"]]
+
+
 NUMBERS = "FROM numbers"
 KEYS = {
     "two": (

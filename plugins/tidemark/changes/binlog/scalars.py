@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from functools import cache
 
-from tidemark.errors import CorruptionError
+from tidemark.errors import CorruptionError, UnsupportedError
 
 _SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # bytes of 0 to 9 decimal digits
 _EPOCH = datetime(1970, 1, 1)
@@ -69,10 +69,18 @@ def read_old_time(data: bytes) -> str:
 
 
 def read_old_datetime(data: bytes) -> str:
-    """DATETIME of before MySQL 5.6: YYYYMMDDhhmmss as a number."""
+    """DATETIME of before MySQL 5.6: YYYYMMDDhhmmss as a number. A log tells a DATETIME(6) of MariaDB 5.3 to 10.0 as the same
+    type, and has another number of eight bytes there."""
     date, time = divmod(int.from_bytes(data, "little"), 1_000_000)
-    day = date_text(date // 10000, date // 100 % 100, date % 100)
-    return f"{day} {time // 10000:02d}:{time // 100 % 100:02d}:{time % 100:02d}"
+    year, month, day = date // 10000, date // 100 % 100, date % 100
+    hour, minute, second = time // 10000, time // 100 % 100, time % 100
+    if year > 9999 or month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59:
+        raise UnsupportedError(
+            "a DATETIME whose digits of a second the log does not tell",
+            hint="leave its table out (exclude); where the server's catalog has it as `/* mariadb-5.3 */`, ALTER TABLE …"
+            " FORCE gives it the form of today, and then changes bootstrap reads it",
+        )
+    return f"{date_text(year, month, day)} {hour:02d}:{minute:02d}:{second:02d}"
 
 
 def read_timestamp(data: bytes, digits: int) -> str:
