@@ -15,6 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 
 from tests.commanded import Said, run_here
@@ -394,3 +395,17 @@ def test_a_gtid_that_the_server_jumped_over_is_no_point(orders: Orders) -> None:
         orders.run("read", "orders", "--to", gtid, "--out", str(orders.folder / "out.jsonl")).refused(3, gtid)
     found = orders.run("find", "orders", "0-1-501")
     assert found.json["point"] == orders.run("find", "orders", "latest").json["point"]
+
+
+@pytest.mark.parametrize("server", [MARIADB], indirect=True)
+def test_an_alter_table_in_two_phases_counts_once_and_only_if_it_was_done(orders: Orders) -> None:
+    orders.server.run("INSERT INTO shop.orders VALUES (1, 'a', 1), (2, 'a', 1)", "SET binlog_alter_two_phase = 1")
+    with pytest.raises(pymysql.err.IntegrityError):
+        orders.server.run("ALTER TABLE shop.orders ADD UNIQUE (name), RENAME TO shop.given_up, ALGORITHM = INPLACE")
+    done = "ALTER TABLE shop.orders ADD INDEX (name), RENAME TO shop.done"
+    orders.server.run(done, "SET binlog_alter_two_phase = DEFAULT", "INSERT INTO shop.done VALUES (3, 'c', 1)")
+    assert orders.run("capture", "orders").code == 0
+    lines = orders.read()
+    assert [line["sql"] for line in lines if line["k"] == "ddl" and "ALTER" in line["sql"]] == [done]
+    assert [line["table"] for line in lines if line["k"] == "row"] == ["orders", "orders", "done"]
+    assert orders.run("verify", "orders", "--deep").code == 0

@@ -50,6 +50,7 @@ class MariaGtid(NamedTuple):
     flags: int
     commit_id: int | None = None
     xa: XaId | None = None
+    more_flags: int = 0
 
     @property
     def text(self) -> str:
@@ -70,6 +71,12 @@ class MariaGtid(NamedTuple):
     @property
     def completes_xa(self) -> bool:
         return bool(self.flags & 0x80)
+
+    @property
+    def alters_nothing(self) -> bool:
+        """With `binlog_alter_two_phase` a server logs an ALTER TABLE when it begins, and once more when it has ended or was
+        given up. The statement has done something where it ended alone. Seen with MariaDB 10.11 and 11.8."""
+        return bool(self.more_flags & 0x0A)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +264,8 @@ def read_maria_gtid(cursor: Cursor, server_id: int) -> MariaGtid:
         format_id = cursor.read_uint(4)
         sizes = cursor.read_exactly(2)
         xa = XaId(format_id, cursor.read_exactly(sizes[0]), cursor.read_exactly(sizes[1]))
-    return MariaGtid(domain, server_id, number, flags, commit_id, xa)
+    more_flags = cursor.read_uint(1) if cursor.bytes_left() else 0
+    return MariaGtid(domain, server_id, number, flags, commit_id, xa, more_flags)
 
 
 def read_maria_gtid_list(cursor: Cursor) -> MariaGtidPosition:

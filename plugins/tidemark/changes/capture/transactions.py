@@ -375,6 +375,7 @@ class _Open:
         self.xa = gtid.xa if isinstance(gtid, MariaGtid) else None
         self.is_standalone = isinstance(gtid, MariaGtid) and gtid.is_standalone
         self.has_begun = isinstance(gtid, MariaGtid) and not gtid.is_standalone
+        self.alters_nothing = isinstance(gtid, MariaGtid) and gtid.alters_nothing
         self.is_whole = self.is_left_out = False
         self.has_rows = False
         self.savepoints = _Savepoints()
@@ -390,6 +391,9 @@ class _Open:
         elif isinstance(body, Query):
             if self.rules.catalog is not None:
                 self.rules.catalog.note_statement(body, self._find_place(event.position))
+            if self.alters_nothing:
+                self.is_whole = True
+                return
             if read_statement(body, (0, 0, 0)) is not None and (renames := find_renames(body)):
                 self.rules.on_renames(renames, (self.rules.change_id, number_of(self.begins[0]), self.begins[1]))
             yield from self._take_statement(body)
