@@ -17,6 +17,7 @@ from tests.dump_worlds import MARIADB, MYSQL_SERVER, NEWEST_MARIADB, REAL_SERVER
 from tests.services.mariadb import MariaDb
 from tests.services.mysql import MySql
 from tidemark.changes.bootstrap.between import DOUBTS
+from tidemark.changes.bootstrap.chunks import Tables
 from tidemark.changes.bootstrap.state import read_state
 from tidemark.changes.bootstrap.tables import quote_name
 from tidemark.changes.store.disk import Disk
@@ -134,6 +135,32 @@ def test_a_log_has_the_whole_year_of_a_column_with_two_digits(tmp_path: Path, se
     assert run_here(config, "changes", "capture", "orders", "--from", f"{server.logs[-1].name}:4").code == 0
     years = [line["after"][1] for line in read(config) if line["k"] == "row"]
     assert years == [1999, 2000, 1970, 2155, 2069, None]
+
+
+def test_a_table_that_gets_its_name_behind_the_snapshot_is_read_again(
+    tmp_path: Path, server: MariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, rows in (("a", "(1)"), ("b", "(1), (2)")):
+        server.run(f"CREATE TABLE d.{name} (id INT PRIMARY KEY)", f"INSERT INTO d.{name} VALUES {rows}")
+    server.run("FLUSH BINARY LOGS")
+    config, look_at = write_settings(tmp_path, server), Tables.look_at
+    renamed: list[Any] = []
+
+    def rename_and_look(tables: Tables, name: str) -> Any:
+        if name == "d.b" and not renamed:
+            renamed.append(server.run("RENAME TABLE d.a TO d.c, d.b TO d.a, d.c TO d.b"))
+        return look_at(tables, name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Tables, "look_at", rename_and_look)
+        assert run_here(config, "changes", "capture", "orders").code == 0
+    assert run_here(config, "changes", "capture", "orders").code == 0
+    lines = read(config)
+    for name, there in (("a", [[1], [2]]), ("b", [[1]])):
+        begin = [line["seq"] for line in lines if line["k"] == "bootstrap_begin" and line["text"] == f"d.{name}"][-1]
+        found = [line["after"] for line in lines if line.get("op") == "R" and line["table"] == name and line["seq"] >= begin]
+        assert found == there, name
+        assert begin > [line["seq"] for line in lines if line["k"] == "ddl"][-1], name
 
 
 @pytest.mark.parametrize("shared_server", [MARIADB], indirect=True)

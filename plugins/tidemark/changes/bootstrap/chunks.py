@@ -70,6 +70,7 @@ class Chunk:
     """Rows of a table as they were at `place` of the log; `rows` of them, or UNKNOWN. `records` are read once.
 
     `is_first`: nothing of the table counts that was read before. `last`: the highest key; none: there are no more rows.
+    `looked`: where the log ended when the table was found; None: not behind `place`.
     """
 
     place: FilePosition
@@ -79,6 +80,7 @@ class Chunk:
     is_first: bool
     last: tuple[bytes, ...] = ()
     seen: Seen = None
+    looked: FilePosition | None = None
 
 
 class Tables:
@@ -113,11 +115,13 @@ class Tables:
                         continue
                     raise
                 told, seen = opened
-                place = told or require_end(self.server)
+                end = require_end(self.server)
+                place = told or end
+                looked = end if told else None
                 if not table.key:
-                    yield Chunk(place, table, self._stream(table), UNKNOWN, is_first=True, seen=seen)
+                    yield Chunk(place, table, self._stream(table), UNKNOWN, is_first=True, seen=seen, looked=looked)
                     return
-                chunk = replace(self._read(place, table, known, most_rows), seen=seen)
+                chunk = replace(self._read(place, table, known, most_rows), seen=seen, looked=looked)
             yield chunk  # the table is free for changes of its definition
             return
 

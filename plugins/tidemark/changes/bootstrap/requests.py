@@ -45,12 +45,16 @@ def write_request(disk: Disk, request: Request, clock: Callable[[], int] = time.
 def ask_renamed(disk: Disk, renames: Sequence[tuple[str, str]], place: Place) -> None:
     """Ask for the tables of a statement, (former, new) name of each, where one of them is not read whole. A name has the
     rows of another table then: what was read of it does not count, and what is read of another does not stand there.
-    `place`: of its transaction. The one with which the store ends is read again each time, and was asked for."""
+    `place`: of its transaction. The one with which the store ends is read again each time, and was asked for.
+
+    A table that is read whole counts, too, where the statement stands behind its rows and before the place at which it was
+    looked for: a snapshot of MariaDB gives them under the new name."""
     if place <= read_next_view(disk).end.info.order[:3]:
         return
     # A server with lower_case_table_names names a table in another case than its statements.
     names = {name.lower() for pair in renames for name in pair}
-    if any(table.state in OPEN and name.lower() in names for name, table in read_state(disk).tables.items()):
+    tables = {name: table for name, table in read_state(disk).tables.items() if name.lower() in names}
+    if any(table.state in OPEN or place < table.looked for table in tables.values()):
         wanted = {name for _, new in renames for name in (new, new.lower())}
         # CRASH WINDOW: asked, and the statement is not stored: it comes again, and they are read from the start once more.
         write_request(disk, Request(sorted(map(escape, wanted)), again=True))

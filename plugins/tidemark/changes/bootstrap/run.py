@@ -191,6 +191,7 @@ class _Bootstrap:
             rows,
             chunk.table.describe_key(),
             tuple(value.hex() for value in chunk.last),
+            looked=_name_place(writer, chunk.looked),
         )
         head, gtids = _make_head(self.job, self.tables.server, writer, chunk)
         write_state(self.job.disk, replace(state, intended=Intended(name, writer.state.seq + 1, after)))
@@ -203,6 +204,10 @@ class _Bootstrap:
         # CRASH WINDOW: the chunk stands, and is still told as intended: the store says that it stands.
         self.bytes = counted.bytes
         return replace(after, rows=counted.rows) if rows == UNKNOWN else after
+
+
+def _name_place(writer: Writer, found: FilePosition | None) -> tuple[int, ...]:
+    return (max(1, writer.state.info.change_id), number_of(found.file), found.position) if found else ()
 
 
 def _refuse(table: Table, refused: PermanentError, made: Bootstrapped) -> Table:

@@ -30,7 +30,8 @@ OPEN = (WAITING, READING, REFUSED)
 @dataclass(frozen=True)
 class Table:
     """How far a table is. `key`: the columns by which it is read, none: whole. `last`: the highest key that was read, each
-    value as hexadecimal bytes; none: nothing yet, or there is no more. `why`: refused."""
+    value as hexadecimal bytes; none: nothing yet, or there is no more. `why`: refused. `looked`: the place (change id,
+    number of the log, offset) up to which its name may have changed, though its rows stand before that."""
 
     state: str = WAITING
     chunks: int = 0
@@ -38,6 +39,7 @@ class Table:
     key: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     why: str = ""
+    looked: tuple[int, ...] = ()
 
     def as_open(self) -> Table:
         """The same, to be read on."""
@@ -103,7 +105,8 @@ def _decode_state(found: dict[str, Any]) -> State:
 
 
 def _read_table(found: dict[str, Any]) -> Table:
-    return Table(**{**found, "key": tuple(found["key"]), "last": tuple(found["last"])})
+    lists = {name: tuple(found.get(name, ())) for name in ("key", "last", "looked")}
+    return Table(**{**found, **lists})
 
 
 def write_state(disk: Disk, state: State) -> None:
