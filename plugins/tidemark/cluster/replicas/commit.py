@@ -37,6 +37,7 @@ from tidemark.cluster.replicas.records.change import Change, read_change, read_s
 from tidemark.cluster.replicas.records.fold import fold_group, join_groups, snapshot_of
 from tidemark.cluster.replicas.records.operation import Operation, commit_of, is_take_back, records_of
 from tidemark.cluster.slots.routing import slots_of_file
+from tidemark.cluster.slots.table import decode_table
 from tidemark.errors import CorruptionError, LeaseHeldError, NoQuorumError, NotFoundError, TidemarkError, UnreachableError
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import tables as table_rows
@@ -137,8 +138,7 @@ def append_change(
             mine = frozenset(slot for slot, owner in enumerate(table.owners) if owner == header)
             known_cover = covers.get(header, CoverRow(receiver, header))
             covered[header] = replace(known_cover, table_epoch=table.epoch, slots=mine)
-            before = covers[header].slots if header in covers else frozenset()
-            gained, lost = mine - before, before - mine
+            gained, lost = mine - _find_kept(connection, cluster, known_cover), known_cover.slots - mine
             first = [Operation(RecordKind.LOSE_SLOT, slots=tuple(sorted(lost)), table=table.epoch)] if lost else []
             if gained:
                 snapshot = read_snapshot(connection, receiver, table, gained)
@@ -161,6 +161,19 @@ def append_change(
         position = records[-1].head.position
         rows.append((row, replace(row, settled=(position.epoch, position.version), operation="", in_step=holders)))
     return Appended(tuple(rows), tuple(covered.values()))
+
+
+def _find_kept(connection: Connection, cluster: Cluster, cover: CoverRow) -> frozenset[int]:
+    """Return the slots of which the group's log tells all: it had them by each table since. What others had meanwhile has
+    files that this log does not know, also where the group is back that had it before."""
+    papers = table_rows.tables_between(connection, cover.receiver, cover.table_epoch, cluster.epoch)
+    if len(papers) < cluster.epoch - cover.table_epoch - 1:
+        return frozenset()
+    try:
+        tables = [decode_table(paper) for paper in papers]
+    except CorruptionError:
+        return frozenset()
+    return frozenset(slot for slot in cover.slots if all(table.owners[slot] == cover.header for table in tables))
 
 
 def settle_commit(connection: Connection, cluster: Cluster, lease: Lease, appended: Appended) -> None:

@@ -82,10 +82,7 @@ def current_table(connection: Connection, receiver: str) -> TableRow | None:
     row = connection.execute(sa.text(sql), {"r": receiver}).one_or_none()
     if row is None:
         return None
-    try:
-        record = base64.b64decode(row[1], validate=True)
-    except ValueError:
-        record = b""
+    record = _decode_paper(row[1])
     if hashlib.sha256(record).hexdigest() != row[2]:
         raise CorruptionError(
             f"the partition table of {receiver} at epoch {row[0]} does not match its digest in the ledger",
@@ -93,6 +90,20 @@ def current_table(connection: Connection, receiver: str) -> TableRow | None:
             subject=receiver,
         )
     return TableRow(receiver, int(row[0]), record, row[3], float(row[4]))
+
+
+def tables_between(connection: Connection, receiver: str, after: int, before: int) -> list[bytes]:
+    """Return the tables that were in force after one epoch and before another, oldest first. A rebuilt ledger lacks them."""
+    sql = "SELECT paper FROM cluster_table WHERE receiver = :r AND epoch > :a AND epoch < :b ORDER BY epoch"
+    rows = connection.execute(sa.text(sql), {"r": receiver, "a": after, "b": before})
+    return [_decode_paper(row[0]) for row in rows]
+
+
+def _decode_paper(paper: str) -> bytes:
+    try:
+        return base64.b64decode(paper, validate=True)
+    except ValueError:
+        return b""
 
 
 def current_epoch(connection: Connection, receiver: str) -> int:

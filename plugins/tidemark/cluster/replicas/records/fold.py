@@ -38,13 +38,15 @@ class Told:
 
 @dataclass
 class GroupTold(Told):
-    """What one log tells. `slots`: slot → epoch of the partition table by which the group has it.
+    """What one log tells. `slots`: slot → epoch of the partition table by which the group has it; `had`: the same of those
+    that it lost.
 
     `made_by`: file → the commit by which it stands so. `commits`: all that count. `last`: the records of a commit that
     nobody settled yet; `join_groups` judges it.
     """
 
     slots: dict[int, int] = field(default_factory=dict)
+    had: dict[int, int] = field(default_factory=dict)
     made_by: dict[FileKey, str] = field(default_factory=dict)
     commits: set[str] = field(default_factory=set)
     last: list[Part] = field(default_factory=list)
@@ -116,10 +118,12 @@ def snapshot_of(told: GroupTold, table: int, commits: Iterable[str]) -> list[Ope
 
 
 def find_newest_epochs(groups: Iterable[GroupTold]) -> dict[int, int]:
-    """Return slot → the newest epoch of a partition table by which one of these groups has it."""
+    """Return slot → the newest epoch of a partition table by which one of these groups has it, or had it: a group that tells
+    of it by an older one had left the cluster meanwhile."""
     newest: dict[int, int] = {}
     for told in groups:
-        newest |= {slot: max(epoch, newest.get(slot, 0)) for slot, epoch in told.slots.items()}
+        for known in (told.slots, told.had):
+            newest |= {slot: max(epoch, newest.get(slot, 0)) for slot, epoch in known.items()}
     return newest
 
 
@@ -136,8 +140,7 @@ def _do_part(told: GroupTold, part: Part, slots_of_file: SlotsOf) -> None:
     told.commits.update(one.commits)
     slots = frozenset(one.slots)
     if one.kind is RecordKind.LOSE_SLOT:
-        for slot in slots:
-            told.slots.pop(slot, None)
+        told.had |= {slot: told.slots.pop(slot) for slot in slots & told.slots.keys()}
         _keep_files_of(told, frozenset(told.slots), slots_of_file)
     elif slots:
         _keep_files_of(told, frozenset(told.slots) - slots, slots_of_file)
