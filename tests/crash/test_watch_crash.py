@@ -22,11 +22,12 @@ from tidemark.cluster.replicas.members import MemberLogs, folder_of
 from tidemark.stores.protocol import Store, StoreAddress
 
 NODES = ("n1", "n2", "n3")
+EVERY = ("watch", "put back", "put back while away", "recover", "damaged", "resync", "switchover", "force", "retain")
 
 
 class WatchWorld:
     """A node was away for one load; another one, the master, has lost its log, or its folder was put back from an older
-    copy. `on`: what a life does."""
+    copy, or that of the node that was away. `on`: what a life does."""
 
     def __init__(self, folder: Path, on: str) -> None:
         self.on = on
@@ -35,18 +36,22 @@ class WatchWorld:
         centre.load()
         self.header, self.master = centre.header, centre.header
         self.late = next(node for node in NODES if node != self.master)
-        shutil.copytree(centre.node(self.master), folder / "copy")
+        older = self.late if on == "put back while away" else self.master
+        shutil.copytree(centre.node(older), folder / "copy")
+        if older == self.late:
+            centre.land(4)
+            centre.load()
         centre.away = {self.late}
         centre.land(2)
         centre.load()
         centre.away = set()
         self.seen = centre.rows()
-        assert len(self.seen) == 2
+        assert len(self.seen) == 2 + (older == self.late)
         if on == "watch":
             shutil.rmtree(centre.node(self.master) / folder_of(self.header))
-        elif on == "put back":
-            shutil.rmtree(centre.node(self.master))
-            shutil.copytree(folder / "copy", centre.node(self.master))
+        elif on in ("put back", "put back while away"):
+            shutil.rmtree(centre.node(older))
+            shutil.copytree(folder / "copy", centre.node(older))
         elif on != "recover":
             recover_members(centre.app, centre.receiver)
         if on == "damaged":
@@ -67,7 +72,7 @@ class WatchWorld:
 
         centre.app = App(centre.app.settings, ledger, identity(), time.time, opener)
         try:
-            if self.on in ("watch", "put back"):
+            if self.on in ("watch", "put back", "put back while away"):
                 for _ in range(2):
                     assert watch_groups(centre.app, centre.receiver).exit_code == 0
             elif self.on == "recover":
@@ -101,7 +106,7 @@ class WatchWorld:
         logs_tell_the_catalog(centre)
         everything_is_held(centre)
         centre.land(3)
-        assert centre.load().exit_code == 0 and len(centre.rows()) == 3
+        assert centre.load().exit_code == 0 and len(centre.rows()) == len(self.seen) + 1
         logs_tell_the_catalog(centre)
 
     def close(self) -> None:
@@ -118,14 +123,16 @@ def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], C
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("on", ["watch", "put back", "damaged", "resync", "retain"])
+@pytest.mark.parametrize("on", ["watch", "put back", "put back while away", "damaged", "resync", "retain"])
 def test_what_keeps_groups_in_step_may_die(worlds: Callable[[str], Callable[[], WatchWorld]], on: str) -> None:
     explore(worlds(on), points=range(9, 1000, 22))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("on", ["watch", "put back", "recover", "damaged", "resync", "switchover", "force", "retain"])
+@pytest.mark.parametrize(
+    "on", ["watch", "put back", "put back while away", "recover", "damaged", "resync", "switchover", "force", "retain"]
+)
 def test_what_keeps_groups_in_step_may_die_at_any_effect(worlds: Callable[[str], Callable[[], WatchWorld]], on: str) -> None:
     explore(worlds(on))
 
@@ -137,6 +144,8 @@ def test_the_recovery_of_a_forced_master_may_die_too(worlds: Callable[[str], Cal
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("on", ["watch", "put back", "recover", "damaged", "resync", "switchover", "force", "retain"])
+@pytest.mark.parametrize(
+    "on", ["watch", "put back", "put back while away", "recover", "damaged", "resync", "switchover", "force", "retain"]
+)
 def test_recovery_may_die_too(worlds: Callable[[str], Callable[[], WatchWorld]], on: str) -> None:
     explore_double(worlds(on), pairs=60)

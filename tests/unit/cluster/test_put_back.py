@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.centre import rows
+from tests.centre import d1, rows
 from tests.clustered import LoadedCentre, everything_is_held, logs_tell_the_catalog
+from tests.small_files import source
 from tidemark.cluster.health.check import check_cluster
 from tidemark.cluster.health.watch import watch_groups
+from tidemark.cluster.nodes.folder import LOGS
 from tidemark.errors import NoQuorumError
 from tidemark.ledger.cluster.group_logs import GroupLogRow, read_group_logs
 from tidemark.proof.cluster.replicas import ReplicaView, show_replicas
@@ -110,3 +112,33 @@ def test_who_was_put_back_makes_nobody_master(centre: LoadedCentre, away: str) -
     assert centre.rows() == rows((1, 10), (2, 20), (3, 30))
     everything_is_held(centre)
     logs_tell_the_catalog(centre)
+
+
+@pytest.mark.parametrize("back", ["watch", "load", "merge"])
+@pytest.mark.parametrize("with_log", [True, False])
+def test_a_member_that_was_away_and_put_back_meanwhile_gets_what_its_folder_lacks(
+    centre: LoadedCentre, back: str, with_log: bool
+) -> None:
+    """It fell out of step while it was away. So its log shows that it missed records, and not that it had some before."""
+    late, copy = next(node for node in NODES if node != centre.header), centre.folder / "copy"
+    shutil.copytree(centre.node(late), copy)
+    centre.land(2)
+    centre.load()
+    centre.away = {late}
+    centre.site.land({source(3, unsequence=True): d1((2, 21), (3, 30))})
+    centre.load()
+    shutil.rmtree(centre.node(late))
+    shutil.copytree(copy, centre.node(late))
+    if not with_log:
+        shutil.rmtree(centre.node(late) / LOGS)
+    centre.away = set()
+    if back == "load":
+        centre.load()
+    elif back == "merge":
+        assert centre.merge().files_out
+    watch_groups(centre.app, centre.receiver)
+    (shown,) = (one for one in show_replicas(centre.app, centre.receiver).groups if one.group == centre.header)
+    assert {member.role.value for member in shown.members} == {"master", "slave"}
+    assert watch_groups(centre.app, centre.receiver).files == {}
+    assert centre.rows() == rows((1, 10), (2, 21), (3, 30))
+    assert check_cluster(centre.app, centre.receiver).problems == ()

@@ -55,6 +55,8 @@ class Cluster:
     stores: NodeStores = field(repr=False)
     kept: dict[tuple[str, str], object] = field(default_factory=dict, repr=False)
     """Group and node → the end of the log there when this process saw it last: a hint, which the node compares."""
+    looked: dict[str, Store] = field(default_factory=dict, repr=False)
+    """Node → its store when this process saw last that the files there are those that the ledger has."""
     _proved: dict[str, Store] = field(default_factory=dict, repr=False)
 
     @classmethod

@@ -22,9 +22,10 @@ from tidemark.cluster.replicas.core.epochs import Fence, Verdict, judge_fence
 from tidemark.cluster.replicas.core.quorum import Outcome, judge_forward
 from tidemark.cluster.replicas.core.record import StoredRecord
 from tidemark.cluster.replicas.core.roles import Arbitrator, Group, LogEnd, Member, Position, Role
-from tidemark.cluster.replicas.deliver import doubt_copies, members_of_header
+from tidemark.cluster.replicas.deliver import doubt_copies, members_of_header, stop_counting
 from tidemark.cluster.replicas.log import Answer, GroupLog, Tail, read_all_tails
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, PermanentError, TidemarkError, UnreachableError
+from tidemark.ledger.cluster.copies import copies_at
 from tidemark.ledger.cluster.group_logs import GroupLogRow, forget_log_readings, read_group_logs
 from tidemark.ledger.leases import Lease, assert_held
 
@@ -92,7 +93,7 @@ class MemberLogs:
         if master is not None and master.is_yes:
             behind = [name for name, answer in answers.items() if answer.verdict in (Verdict.GAP, Verdict.UNFENCED)]
             self._doubt_files({name: answers[name].tail for name in behind})
-            answers |= self._ask_members(behind, lambda log, _: self._bring_up(log, fence))
+            answers |= self._ask_members(behind, lambda log, name: self._bring_up(log, fence, name))
         last = records[-1].head.position  # a member that was brought up lacks them if the master has lost its own log
         have = {name: answer.is_yes and answer.tail.end.position >= last for name, answer in answers.items()}
         counted = {name: yes and name not in without for name, yes in have.items()}
@@ -111,11 +112,11 @@ class MemberLogs:
                 self._doubt_files({name: log.read_tail()})
             except CorruptionError:
                 log.set_aside()
-            answer = self._bring_up(log, fence)
+            answer = self._bring_up(log, fence, name)
             beyond = answer.tail.end != end and answer.tail.end.position.version >= end.position.version
             if answer.verdict is Verdict.CONFLICT or (answer.is_yes and beyond):
                 log.set_aside()
-                answer = self._bring_up(log, fence)
+                answer = self._bring_up(log, fence, name)
             return answer
 
         answers = self._ask_members(names, recover_one)
@@ -141,6 +142,23 @@ class MemberLogs:
             with self.cluster.app.ledger.write() as connection:
                 doubt_copies(connection, self.cluster, self.header, names)
             # CRASH WINDOW: its files do not count, its log is as it was: the next record or recovery finds it so again.
+
+    def _doubt_gone(self, name: str) -> None:
+        """Let files count no more that a member is to have and has not. It was out of step, or has lost its log, so nothing
+        tells how far it was: while it was away its folder may have been put back from an older copy."""
+        receiver, store = self.cluster.receiver.name, self.cluster.open_store(name)
+        if self.cluster.looked.get(name) is store:
+            return  # at all its files, for another of its groups
+        with self.cluster.app.ledger.read() as connection:
+            rows = [row for row in copies_at(connection, receiver, name) if row.state == "held"]
+        there = store.stat_many([row.location for row in rows])
+        gone = [row.location for row, entry in zip(rows, there, strict=True) if entry is None or entry.size != row.size]
+        if gone:
+            self._require_lease()
+            with self.cluster.app.ledger.write() as connection:
+                stop_counting(connection, self.cluster, name, gone)
+            # CRASH WINDOW: it lacks them and is unsynced, its log is as it was: the next record or recovery brings both.
+        self.cluster.looked[name] = store
 
     def _note_whole(self, back: Mapping[str, Answer]) -> None:
         """Let members that were emptied, and have all again by these answers, prove it also without a ledger. Each log that
@@ -205,7 +223,7 @@ class MemberLogs:
             subject=self.header,
         )
 
-    def _bring_up(self, log: GroupLog, fence: Fence) -> Answer:
+    def _bring_up(self, log: GroupLog, fence: Fence, name: str) -> Answer:
         """Give a member that is behind what the master has more. Its log is the same up to its end, or it refuses.
 
         An empty log has forgotten for whom it voted, so it refuses nobody: only who still holds the lease may fill it.
@@ -215,6 +233,7 @@ class MemberLogs:
         answer = log.vote(fence)
         if not answer.is_yes:
             return answer
+        self._doubt_gone(name)
         missing = self.read(fence.master, answer.tail.end.position.version + 1)
         try:
             records = list(islice(missing, _AT_ONCE))
