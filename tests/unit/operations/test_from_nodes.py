@@ -30,6 +30,7 @@ from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, Retry
 from tidemark.ledger.receiver.catalog import live_files
 from tidemark.operations.rebuild.from_nodes import open_from_nodes
 from tidemark.operations.rebuild.rebuild import rebuild_ledger
+from tidemark.operations.replicas import verify_replicas
 from tidemark.proof.cluster.replicas import show_replicas
 from tidemark.receiver.read import Query, read
 from tidemark.settings.model import NodeSettings
@@ -205,6 +206,28 @@ def test_a_record_that_is_at_one_member_alone_is_left_out(centre: LoadedCentre) 
     assert len(records_at(LocalStore(str(centre.node(master))), header)) > before
     centre.away = set()
     assert rows_from_nodes(centre) == rows((2, 21), (7, 70))
+
+
+def test_a_master_that_was_cut_off_may_have_more_records_than_its_successor(centre: LoadedCentre) -> None:
+    """Nobody acknowledged them. Its log parted from that of the others, and has a higher version in an older epoch."""
+    header = centre.header
+    master = master_of(centre, header)
+    with centre.app.ledger.read() as connection:
+        entries = read_entries(connection, live_files(connection, centre.name))
+    centre.away = {name for name in NODES if name != master}
+    with centre.cluster() as cluster, hold_groups(cluster) as lease, pytest.raises(NoQuorumError):
+        created = [name for n in range(999) if cluster.table.route_schema(name := f"root.db{n}").header == header][:3]
+        append_change(cluster, lease, Change(gone=tuple(entry.file for entry in entries), created=tuple(created)))
+    centre.away = {master}
+    for _ in range(3):
+        watched = watch_groups(centre.app, centre.receiver)
+    assert watched.waits == {} and master_of(centre, header) != master
+    centre.away = set()
+    versions = {name: records_at(LocalStore(str(centre.node(name))), header)[-1].head.position.version for name in NODES}
+    assert versions[master] > max(version for name, version in versions.items() if name != master)
+    assert rows_from_nodes(centre) == rows((2, 21), (7, 70))
+    wrong = verify_replicas(centre.app, centre.receiver).wrong
+    assert wrong and all(f"node {master} of group {header}" in one for one in wrong)
 
 
 @pytest.mark.full

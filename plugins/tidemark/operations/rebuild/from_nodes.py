@@ -202,9 +202,10 @@ def _is_part(nodes: SurvivingNodes, header: str, longest: str, tails: Mapping[st
     if end == tails[longest].end or not end.position.version:
         return True
     try:
-        return next(nodes.open_log(longest, header).read(end.position.version)).head.end == end
+        there = next(nodes.open_log(longest, header).read(end.position.version), None)
     except NotFoundError:  # it ends before what is still kept: it proves nothing
         return False
+    return there is not None and there.head.end == end  # a log that parted may have more records, of an older epoch
 
 
 def _is_committed(group: GroupHeard, stored: StoredRecord) -> bool:
