@@ -19,6 +19,7 @@ from tidemark.cluster.nodes.cluster import Cluster, open_cluster
 from tidemark.engines.choose import EngineChoice
 from tidemark.errors import PermanentError, UsageError
 from tidemark.formats.layout import UNITS_PER_MS, catalog_partition
+from tidemark.ledger.cluster.tables import current_epoch
 from tidemark.ledger.database import Ledger
 from tidemark.ledger.leases import Lease, Leases, load_lease
 from tidemark.ledger.receiver import catalog as catalog_rows
@@ -85,12 +86,26 @@ def refuse_other_interval(ledger: Ledger, receiver: ReceiverSettings) -> None:
 def open_receiver(
     app: App, receiver: ReceiverSettings, *, engine: EngineChoice = "auto", progress: Progress = ignore_progress
 ) -> Iterator[ReceiverSession]:
-    """Open the receiver's store and nodes for a block. Raises UsageError for a remote receiver, PermanentError where its
-    catalog was made with another partition interval."""
+    """Open the receiver's store and nodes for a block. Raises UsageError for a remote receiver, PermanentError for one whose
+    catalog was made with another partition interval, or whose files lie at nodes that the settings do not have."""
     root = local_root(app, receiver)
     refuse_other_interval(app.ledger, receiver)
     with app.receiver_store(receiver) as store, open_cluster(app, receiver) as cluster:
+        if cluster is None:
+            _require_no_nodes(app, receiver)
         yield ReceiverSession(app, receiver, root, store, cluster, engine, progress)
+
+
+def _require_no_nodes(app: App, receiver: ReceiverSettings) -> None:
+    with app.ledger.read() as connection:
+        epoch = current_epoch(connection, receiver.name)
+    if epoch:
+        raise PermanentError(
+            f"the files of receiver {receiver.name} lie at data nodes, by partition table {epoch}, and the settings have no"
+            " [cluster] of it: what would be written here would be at none of them",
+            hint="[cluster] and [nodes.NAME] as they were belong into the settings",
+            subject=receiver.name,
+        )
 
 
 @contextmanager

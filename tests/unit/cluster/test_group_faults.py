@@ -175,6 +175,25 @@ def test_the_nodes_of_another_coordinator_are_not_written_to(centre: LoadedCentr
     logs_tell_the_catalog(centre)
 
 
+def test_settings_without_the_cluster_write_nothing(centre: LoadedCentre) -> None:
+    """As of a second machine that has older ones. A file would be at no node, and a ledger made from them would lack it."""
+    settings = centre.app.settings
+    before = bytes_at_nodes(centre)
+    for other in (None, replace(settings.cluster, receiver="another") if settings.cluster else None):
+        centre.app.settings = replace(settings, cluster=other)
+        centre.land(2)
+        for act in (centre.load, centre.merge, lambda: housekeep(centre.app, centre.receiver)):
+            with pytest.raises(PermanentError, match=r"lie at data nodes, .* the settings have no \[cluster\]"):
+                act()
+        assert centre.rows() == rows((1, 10))
+        centre.app.settings = settings
+    assert bytes_at_nodes(centre) == before
+    assert centre.load().exit_code == 0
+    assert centre.rows() == rows((1, 10), (2, 20))
+    everything_is_held(centre)
+    logs_tell_the_catalog(centre)
+
+
 def test_an_emptied_database_writes_nothing_and_no_cluster_begins_over_the_old_one(centre: LoadedCentre) -> None:
     before = bytes_at_nodes(centre)
     with centre.app.ledger.write() as connection:

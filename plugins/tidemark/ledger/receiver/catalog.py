@@ -279,7 +279,7 @@ def newest_placed(connection: Connection, receiver: str) -> PlacedFile | None:
     file = connection.execute(query, {"receiver": receiver, "recent": _RECENT}).first()
     if file is None:
         return None
-    times = sa.text("SELECT MIN(start_time), MAX(end_time) FROM catalog_device WHERE file_id = :file AND points > 0")
+    times = sa.text("SELECT MIN(start_time), MAX(end_time) FROM catalog_device WHERE file_id = :file")
     first, last = connection.execute(times, {"file": file[0]}).one()
     return None if first is None else PlacedFile(file[1], file[2], int(file[3]), int(file[4]), int(first), int(last))
 
