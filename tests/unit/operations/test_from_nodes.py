@@ -13,6 +13,7 @@ import pytest
 from tests.centre import d1, rows
 from tests.clustered import SLOTS, Clustered, LoadedCentre
 from tests.group_logs import records_at
+from tests.landing_maker import SITE_B
 from tests.small_files import deletion, source
 from tidemark.cli.main import main
 from tidemark.cluster.health.watch import watch_groups
@@ -28,6 +29,7 @@ from tidemark.cluster.slots.balance import even_slots
 from tidemark.cluster.slots.hash_ring import Node, identifier_of
 from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, RetryableError
 from tidemark.ledger.receiver.catalog import live_files
+from tidemark.operations.decisions import owners_transfer
 from tidemark.operations.rebuild.from_nodes import open_from_nodes
 from tidemark.operations.rebuild.rebuild import rebuild_ledger
 from tidemark.operations.replicas import verify_replicas
@@ -252,6 +254,27 @@ def test_a_rebuilt_ledger_takes_back_a_commit_that_died_with_the_old_one(centre:
     centre.land(8)
     centre.load()
     assert centre.rows() == rows_from_nodes(centre) == rows((2, 21), (7, 70), (8, 80))
+
+
+def rebuilt(centre: LoadedCentre) -> None:
+    """The ledger is made anew, in the place of the one that is there."""
+    settings = centre.app.settings
+    centre.app.ledger.close()
+    found = rebuild_ledger(settings, replace=True).findings
+    assert (found.troubles, found.lost) == ([], [])
+    centre.reopen()
+    centre.app.settings.nodes.update(settings.nodes)
+
+
+def test_a_device_that_is_given_back_right_after_a_rebuild_is_told_by_the_logs(centre: LoadedCentre) -> None:
+    """Two sites have a point of it at one time, and the owner's wins. No file comes with the decision."""
+    centre.sender(SITE_B, name="plant2").land({source(5): d1((2, 222), (5, 50))})
+    centre.load()
+    owners_transfer(centre.app, centre.receiver, "root.sg.d1", "plant2")
+    assert rows_from_nodes(centre) == centre.rows() == rows((2, 222), (5, 50), (7, 70))
+    rebuilt(centre)
+    owners_transfer(centre.app, centre.receiver, "root.sg.d1", "plant1")
+    assert rows_from_nodes(centre) == centre.rows() == rows((2, 21), (5, 50), (7, 70))
 
 
 def test_slots_that_no_log_tells_of_yet_are_named(tmp_path: Path) -> None:

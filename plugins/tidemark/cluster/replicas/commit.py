@@ -122,7 +122,8 @@ def append_change(
         pieces = pieces_of(table, [entry.file for entry in change.files])
         copies = copy_rows.copies_of(connection, receiver, [piece.location for piece in pieces])
     lacking = find_lacking(table, pieces, held_of(copies))
-    operations = sort_by_group(table, change, covers) or {h: list(more) for h, more in also.items()}
+    logged = covers.keys() | {header for header, row in known.items() if row.epoch}  # a rebuilt ledger has no covers yet
+    operations = sort_by_group(table, change, logged) or {h: list(more) for h, more in also.items()}
     opened: dict[str, tuple[MemberLogs, GroupLogRow, LogEnd]] = {}
     for header in sorted(operations.keys() & set(table.ring.names)):
         logs = MemberLogs(cluster, header, lease)
