@@ -14,7 +14,7 @@ from tests.centre import d1, rows
 from tests.clustered import SLOTS, Clustered, LoadedCentre
 from tests.group_logs import records_at
 from tests.landing_maker import SITE_B
-from tests.small_files import deletion, source
+from tests.small_files import deletion, sealed, source
 from tidemark.cli.main import main
 from tidemark.cluster.health.watch import watch_groups
 from tidemark.cluster.replicas import members
@@ -27,7 +27,8 @@ from tidemark.cluster.replicas.records.change import Change, read_entries
 from tidemark.cluster.replicas.recover import recover_logs
 from tidemark.cluster.slots.balance import even_slots
 from tidemark.cluster.slots.hash_ring import Node, identifier_of
-from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, RetryableError
+from tidemark.errors import CorruptionError, NoQuorumError, NotFoundError, PermanentError, RetryableError
+from tidemark.ledger.backup import back_up
 from tidemark.ledger.receiver.catalog import live_files
 from tidemark.operations.decisions import owners_transfer
 from tidemark.operations.rebuild.from_nodes import open_from_nodes
@@ -275,6 +276,37 @@ def test_a_device_that_is_given_back_right_after_a_rebuild_is_told_by_the_logs(c
     rebuilt(centre)
     owners_transfer(centre.app, centre.receiver, "root.sg.d1", "plant1")
     assert rows_from_nodes(centre) == centre.rows() == rows((2, 21), (5, 50), (7, 70))
+
+
+def test_a_receiver_whose_folder_and_ledger_are_older_has_owners_and_sites_by_the_logs(centre: LoadedCentre) -> None:
+    """The machine of the centre was lost and put back from last night's backup. The nodes are as they were."""
+    centre.sender(SITE_B, name="plant2").land({source(5): d1((2, 222), (5, 50))})
+    centre.load()
+    ledger, copy = centre.folder / "var" / "ledger.db", centre.folder / "backup"
+    shutil.copytree(centre.root, copy / "centre")
+    back_up(centre.app.ledger, copy / "ledger.db")
+    owners_transfer(centre.app, centre.receiver, "root.sg.d1", "plant2")
+    late = centre.sender("2b2c3d4e-7d1b-4a5e-9c1e-cccccccccccc", name="plant3", time_unit="us")
+    late.land({source(9): sealed({"root.sg.d9": {"s": [(1, 9)]}})})
+    centre.load()
+    expected = centre.rows()
+    facts = [
+        "SELECT device, site_id, since FROM owner ORDER BY device",
+        "SELECT site_id, name, time_unit FROM site ORDER BY 1",
+    ]
+    before = [centre.sql(query) for query in facts]
+    settings = centre.app.settings
+    centre.app.ledger.close()
+    shutil.copy(copy / "ledger.db", ledger)
+    shutil.rmtree(centre.root)
+    shutil.copytree(copy / "centre", centre.root)
+    centre.reopen()
+    centre.app.settings.nodes.update(settings.nodes)
+    with pytest.raises(PermanentError, match="ahead of this ledger"):
+        owners_transfer(centre.app, centre.receiver, "root.sg.d1", "plant2")
+    rebuilt(centre)
+    assert centre.rows() == rows_from_nodes(centre) == expected
+    assert [centre.sql(query) for query in facts] == before
 
 
 def test_slots_that_no_log_tells_of_yet_are_named(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, takewhile
 
+from sqlalchemy.engine import Connection
+
 from tidemark.app import App
 from tidemark.cluster.nodes.cluster import cluster_settings
 from tidemark.cluster.nodes.stores import node_row
@@ -372,3 +374,17 @@ def restore_catalog(app: App, receiver: ReceiverSettings, store: Store, nodes: S
                 account = Account(merge.points_in, merge.points_out, merge.overwritten, merge.deleted)
                 put_merge(connection, file_id, sources, account, merge.batch, at=merge.at, settled=merge.settled)
         write_unknown(connection, receiver.name, [replace(row, receiver=receiver.name) for row in told.series.values()])
+        _write_newer_facts(connection, receiver.name, told, app.clock())
+
+
+def _write_newer_facts(connection: Connection, receiver: str, told: Told, at: float) -> None:
+    """Write what readers need beside the files, as far as the receiver's documents tell less: its folder may be older."""
+    sites = landing_rows.read_sites(connection)
+    for site in told.sites.values():
+        if site.site_id not in sites:
+            landing_rows.put_site(connection, site, at)
+    for width in told.widths.values():
+        catalog_rows.widen_tables(connection, receiver, width.site_id, {(width.database, width.table): width.tags})
+    owners = refusal_rows.owners_of(connection, receiver, told.owners)
+    newer = [row for row in told.owners.values() if row.device not in owners or owners[row.device].since < row.since]
+    refusal_rows.put_owners(connection, receiver, newer)
