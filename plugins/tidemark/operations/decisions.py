@@ -238,7 +238,8 @@ def owners_transfer(app: App, receiver: ReceiverSettings, pattern: str, to: str)
             )
         given = [row for row in owned if row.site_id != site_id]
         if given:
-            times = [_publish_decision(session, TRANSFER, row.device, to=site_id) for row in given]
+            # Who has the records alone goes by their times: the former owner's may be of a clock that was ahead.
+            times = [_publish_decision(session, TRANSFER, row.device, after=row.since, to=site_id) for row in given]
 
             # CRASH WINDOW: some or all written, not recorded: the repeated command, or a rebuilt ledger, does it.
             def record_owners(connection: Connection) -> bool:
@@ -356,9 +357,9 @@ def _find_links(app: App, receiver: ReceiverSettings, site_id: str) -> list[str]
     return [link.name for link in links if link.receiver == receiver.name and app.site_settings(link.site).id == site_id]
 
 
-def _publish_decision(session: HeldReceiver, action: str, subject: str, **detail: Any) -> float:
-    """Write the decision at the receiver, in case the ledger is lost; return its time."""
-    record = Decision(session.app.clock(), journal.user_at_host(), action, subject, detail)
+def _publish_decision(session: HeldReceiver, action: str, subject: str, *, after: float = 0.0, **detail: Any) -> float:
+    """Write the decision at the receiver, in case the ledger is lost; return its time, which is later than `after`."""
+    record = Decision(max(session.app.clock(), after + 1), journal.user_at_host(), action, subject, detail)
     session.store.publish(decided_place(record), encode_decision(record))
     return record.at
 

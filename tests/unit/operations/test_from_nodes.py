@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +308,24 @@ def test_a_receiver_whose_folder_and_ledger_are_older_has_owners_and_sites_by_th
     rebuilt(centre)
     assert centre.rows() == rows_from_nodes(centre) == expected
     assert [centre.sql(query) for query in facts] == before
+
+
+def test_a_device_that_was_claimed_by_a_clock_days_ahead_is_given_to_another_site_for_good(tmp_path: Path) -> None:
+    centre = LoadedCentre(tmp_path)
+    centre.app.settings.nodes.update({name: NodeSettings(name, f"file://{centre.node(name)}") for name in NODES})
+    centre.app.clock = lambda: time.time() + 3 * 86_400
+    centre.land(1)
+    centre.load()
+    with centre.cluster() as cluster:
+        record_slots(cluster)
+    centre.app.clock = time.time
+    centre.sender(SITE_B, name="plant2").land({source(5): d1((1, 111), (5, 50))})
+    centre.load()
+    for to, value in [("plant2", 111), ("plant1", 10), ("plant2", 111)]:
+        owners_transfer(centre.app, centre.receiver, "root.sg.d1", to)
+        assert rows_from_nodes(centre) == centre.rows() == rows((1, value), (5, 50))
+    rebuilt(centre)
+    assert rows_from_nodes(centre) == centre.rows() == rows((1, 111), (5, 50))
 
 
 def test_slots_that_no_log_tells_of_yet_are_named(tmp_path: Path) -> None:
