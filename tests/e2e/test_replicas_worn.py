@@ -172,10 +172,11 @@ class Worn:
             shutil.copytree(self.node(self.kept), self.folder / "kept")
 
     def restore_node(self) -> None:
-        if self.kept and not self.away and self.doubted in ("", self.kept):
+        if self.kept and self.away in ("", self.kept) and self.doubted in ("", self.kept):
             self.doubted = self.kept
-            shutil.rmtree(self.node(self.kept))
-            shutil.copytree(self.folder / "kept", self.node(self.kept))
+            place = self.folder / "away" if self.away else self.node(self.kept)
+            shutil.rmtree(place)
+            shutil.copytree(self.folder / "kept", place)
             self.happened.append(f"{self.kept} was put back")
 
     def flip(self) -> None:
