@@ -15,6 +15,7 @@ import pytest
 
 from tests.centre import run_inline
 from tests.commanded import Said, run_here
+from tests.services.processes import soon
 from tests.small_files import sealed, source
 from tidemark.app import App
 from tidemark.errors import exit_code_of_several
@@ -180,8 +181,12 @@ def test_a_signal_stops_all_links_and_the_next_run_goes_on(many: Many, monkeypat
         said = many.run("sync", "--all")
         stopping.join()
     assert (said.code, said.json["error"]) == (143, "stopped"), said
-    states = {link["name"]: link["state"] for link in many.run("status").json["links"]}
-    assert states == dict.fromkeys(SITES, "interrupted"), "their leases are free"
+
+    def show_states() -> dict[str, str]:
+        return {link["name"]: link["state"] for link in many.run("status").json["links"]}
+
+    # A thread that ends late dies with its process; here the process lives on.
+    assert soon(lambda: show_states() == dict.fromkeys(SITES, "interrupted")), show_states()
     assert many.run("sync", "--all").json["loaded"] == 3
 
 
