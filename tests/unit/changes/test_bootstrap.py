@@ -137,13 +137,16 @@ def test_definitions_that_change_meanwhile(tmp_path: Path, server: mariadb.Maria
 
 def test_a_right_that_is_missing_is_told_by_table(tmp_path: Path, server: mariadb.MariaDb) -> None:
     server.run("CREATE TABLE d.closed (a INT PRIMARY KEY)", "CREATE TABLE d.open (a INT PRIMARY KEY)")
+    server.run("CREATE TABLE d.half (a INT PRIMARY KEY, b INT)", "INSERT INTO d.half VALUES (1, 2)")
     server.run("CREATE USER some@'127.0.0.1'", "GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO some@'127.0.0.1'")
     server.run("GRANT SELECT ON d.open TO some@'127.0.0.1'", "GRANT INSERT ON d.closed TO some@'127.0.0.1'")
+    server.run("GRANT SELECT (a) ON d.half TO some@'127.0.0.1'")
     config = write_settings(tmp_path, server)
     config.write_text(config.read_text().replace(f"{mariadb.USER}@", "some@").replace('password_file = "password"\n', ""))
     run_here(config, "changes", "capture", "orders").refused(6, "closed")
     assert {name: table.state for name, table in read_state(Disk(tmp_path / "store")).tables.items()} == {
         "d.closed": "refused",
+        "d.half": "refused",
         "d.open": "done",
     }
 

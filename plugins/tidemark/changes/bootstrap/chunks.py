@@ -165,6 +165,7 @@ class Tables:
     def look_at(self, name: str) -> ReadTable:
         """A table of the catalog. Its definition stays until the transaction ends."""
         self.server.ask(f"SELECT 1 FROM {self.there[name].quoted} LIMIT 1")  # now its definition stays
+        self.server.ask(f"SELECT * FROM {self.there[name].quoted} LIMIT 0")  # the catalog hides what the login may not read
         return read_table(self.server, self.there[name], self._charsets)
 
     def _read(self, place: FilePosition, table: ReadTable, known: Table, most_rows: int) -> Chunk:
