@@ -162,6 +162,7 @@ def test_what_mysql_alone_logs(orders: Orders) -> None:
         "SET gtid_next = 'AUTOMATIC', binlog_row_value_options = 'PARTIAL_JSON'",
         "UPDATE shop.notes SET j = JSON_SET(j, '$.a[1].b', 'short')",
         "UPDATE shop.notes SET j = JSON_REMOVE(JSON_SET(j, '$.a[0]', JSON_ARRAY(1.5, NULL)), '$.c')",
+        "UPDATE shop.notes SET j = JSON_SET(j, '$.a[last].b', 'x', '$.a[last-1][last]', 7)",
         "SET binlog_transaction_compression = ON",
         f"INSERT INTO shop.notes (id, b) SELECT seq + 1, REPEAT('é', seq) FROM {server.numbers(200)}",
         "SET binlog_row_value_options = '', binlog_transaction_compression = OFF",

@@ -238,6 +238,7 @@ def _apply(parent: Json, leg: str | int, operation: Operation, value: Json) -> N
     if operation != Operation.INSERT:
         _find(parent, leg)
     if isinstance(parent, list) and isinstance(leg, int):
+        leg += len(parent) if leg < 0 else 0
         replaced = [value] if operation != Operation.REMOVE else []
         parent[leg : leg + (operation != Operation.INSERT)] = replaced
     elif isinstance(parent, dict) and isinstance(leg, str):
@@ -252,7 +253,15 @@ def _apply(parent: Json, leg: str | int, operation: Operation, value: Json) -> N
         raise LookupError(leg)
 
 
-_LEG = re.compile(r"""\[(\d{1,10})\] | \.("(?:[^"\\]|\\.)*") | \.([^."\[\]\s]+)""", re.VERBOSE | re.DOTALL)
+_LEG = re.compile(
+    r"""\[(\d{1,10}|last(?:-\d{1,10})?)\] | \.("(?:[^"\\]|\\.)*") | \.([^."\[\]\s]+)""", re.VERBOSE | re.DOTALL
+)
+
+
+def _parse_index(text: str) -> int:
+    """The number of an element, from the end where it is below 0. MySQL 9.7 logs `last-1` as a statement writes it."""
+    last, _, before = text.partition("-")
+    return -1 - int(before or 0) if last == "last" else int(text)
 
 
 def _parse_path(path: str) -> list[str | int]:
@@ -266,7 +275,7 @@ def _parse_path(path: str) -> list[str | int]:
             if found is None or len(legs) == DEEPEST:
                 raise ValueError
             index, quoted, plain = found.groups()
-            legs.append(int(index) if index is not None else json.loads(quoted, strict=False) if quoted else plain)
+            legs.append(_parse_index(index) if index is not None else json.loads(quoted, strict=False) if quoted else plain)
             at = found.end()
     except ValueError as error:
         raise CorruptionError(f"{path[:200]!r} is no path of a JSON document") from error
