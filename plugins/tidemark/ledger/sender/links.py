@@ -215,6 +215,21 @@ def adopted_paths(connection: Connection, link: str) -> frozenset[str]:
     return frozenset(row[0] for row in connection.execute(sa.text(sql), {"link": link}))
 
 
+def raise_generations(connection: Connection, link: str, newest: Mapping[str, int]) -> None:
+    """Let the next contents of these paths have higher generations than these, which the receiver has had. A path that the
+    link does not know counts as one that is gone."""
+    at = database_time(connection)
+    rows = [{"link": link, "at": at, "path": path, "g": generation} for path, generation in sorted(newest.items())]
+    write_rows(
+        connection,
+        "INSERT INTO file (link, path, size, mtime, inode, mods_size, mods_mtime, state, generation, sha256,"
+        " mods_sha256, first_seen, changed) VALUES (:link, :path, 0, 0, 0, 0, 0, 'gone', :g, '', '', :at, :at)"
+        " ON CONFLICT (link, path) DO UPDATE SET generation = excluded.generation"
+        " WHERE file.generation < excluded.generation",
+        rows,
+    )
+
+
 def touch_files(connection: Connection, link: str, files: Iterable[Seen]) -> None:
     """Update times and inode of unchanged files, for comparison with the next listing."""
     rows = [{"link": link, **f._asdict()} for f in files]

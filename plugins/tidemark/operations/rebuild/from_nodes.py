@@ -11,7 +11,7 @@ acknowledged: then nothing is read, rather than something older. Source: seed 00
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,6 +47,7 @@ from tidemark.ledger.receiver import refusals as refusal_rows
 from tidemark.ledger.receiver import schemas as schema_rows
 from tidemark.ledger.receiver.catalog import CatalogFile, FileWithDevices
 from tidemark.ledger.receiver.merges import Account, put_merge
+from tidemark.ledger.sender.links import raise_generations
 from tidemark.operations.rebuild.cluster import SurvivingNodes, open_survivors
 from tidemark.operations.rebuild.result import Findings
 from tidemark.receiver.load.schema import write_unknown
@@ -375,6 +376,20 @@ def restore_catalog(app: App, receiver: ReceiverSettings, store: Store, nodes: S
                 put_merge(connection, file_id, sources, account, merge.batch, at=merge.at, settled=merge.settled)
         write_unknown(connection, receiver.name, [replace(row, receiver=receiver.name) for row in told.series.values()])
         _write_newer_facts(connection, receiver.name, told, app.clock())
+        _raise_generations(connection, app, receiver, [key for key in restored if key not in known])
+
+
+def _raise_generations(connection: Connection, app: App, receiver: ReceiverSettings, keys: Iterable[FileKey]) -> None:
+    """Let links go on behind the generations of files that no document tells of. Their landings were lost with these, so
+    they come again; another content by the same number would not be loaded."""
+    of_site: dict[str, dict[str, int]] = {}
+    for key in keys:
+        if key.path:
+            newest = of_site.setdefault(key.site_id, {})
+            newest[key.path] = max(key.generation, newest.get(key.path, 0))
+    for link in app.settings.links.values() if of_site else ():
+        if link.receiver == receiver.name:
+            raise_generations(connection, link.name, of_site.get(app.site_settings(link.site).id, {}))
 
 
 def _write_newer_facts(connection: Connection, receiver: str, told: Told, at: float) -> None:
