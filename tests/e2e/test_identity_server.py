@@ -192,6 +192,24 @@ def test_a_server_that_is_reset_while_it_is_followed(pair: Pair) -> None:
     orders.run("capture", "orders").refused(6, "lacks what the store has")
 
 
+def test_a_server_that_is_reset_while_its_first_log_is_followed(pair: Pair) -> None:
+    """The new log has the name of the one that is read, so the server ends no dump. It rotates, and the dump goes on behind
+    changes that were never read."""
+    orders, first = pair.orders, pair.first
+    first.run(insert(1), insert(2))
+    process = orders.start("--follow")
+    try:
+        assert soon(lambda: is_followed(orders), 60), process.poll()
+        first.reset()
+        first.run(insert(3), "FLUSH BINARY LOGS", insert(4), insert(5))
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.wait() == 6, (out, err)
+    assert [*orders.fold()] == [1, 2]
+    orders.run("capture", "orders").refused(6, first.name_gtid("0-1-2"))
+
+
 def test_a_restored_server_that_gave_its_numbers_again(pair: Pair) -> None:
     orders = pair.orders
     pair.first.run(insert(1), insert(2))

@@ -37,6 +37,12 @@ _HEARTBEATS = {int(EventType.HEARTBEAT), int(EventType.HEARTBEAT_V2)}
 _ROTATE = int(EventType.ROTATE)
 _ODD = {*_HEARTBEATS, _ROTATE, int(EventType.FORMAT_DESCRIPTION), int(EventType.MARIA_START_ENCRYPTION)}
 """Types of events that stand elsewhere than others, or nowhere. Numbers: an enum's members are dear to ask for."""
+_NONE = -1
+_LASTS = {_NONE, _ROTATE, int(EventType.STOP)}
+"""Types of events with which a log ends. A server that died wrote none; the log with which it starts again has a time of
+creation, as the one has with which it starts after a RESET. A log that it goes on with has none."""
+_TYPE = 4
+_CREATED = slice(HEADER_BYTES + 52, HEADER_BYTES + 56)
 _make_tuple = tuple.__new__
 _OWN_IDS = range(1 << 31, 1 << 32)
 """Server ids to choose from: people number their servers from 1."""
@@ -220,11 +226,11 @@ def _read_events(
     sent: Iterator[bytes], peer: str, begin: FilePosition | None, read_many: ReadMany | None = None
 ) -> Iterator[RawEvent | Block]:
     """Those of the sent events that stand in logs, with their places. With `begin` none may be left out from there on."""
-    file, at, head = "", 0, 0
+    file, at, head, newest = "", 0, 0, _NONE
     while True:
         if head and read_many is not None and (many := read_many(at)) is not None:
             yield (block := Block(file, at, *many))
-            at = block.end
+            at, newest = block.end, block.data[int(block.begins[-1]) + _TYPE]
             continue
         if (data := next(sent, None)) is None:
             return
@@ -241,7 +247,7 @@ def _read_events(
                     subject=peer,
                 )
             yield _make_tuple(RawEvent, (file, end - size, header, data))
-            at = end
+            at, newest = end, header.type
         elif header.type in _HEARTBEATS:
             yield RawEvent(file, at, header, b"")
         elif header.type == _ROTATE and is_odd:
@@ -254,6 +260,12 @@ def _read_events(
         elif header.flags & _MADE_UP:
             continue
         elif file and header.type == EventType.FORMAT_DESCRIPTION:
+            if begin and newest not in _LASTS and not any(data[_CREATED]):
+                # By GTIDs MariaDB sends no time of creation.
+                raise UnreachableError(
+                    f"{peer} goes on with {file}, and the log before has no end: it was made anew meanwhile", subject=peer
+                )
+            newest = _NONE
             yield RawEvent(file, _BEGIN, header, data)
             head = _BEGIN + len(data)
             at = max(at, head)
