@@ -123,6 +123,13 @@ def test_labels() -> None:
         (54, "d83dde80", "🚀"),
         (61, "0001f680", "🚀"),
         (13, "93fa", "日"),
+        (97, "a1c1a1dda1f1", "～－￠"),  # here and below as servers have it; Python has others
+        (36, "8ffcfd", "Пⁿ²"),
+        (25, "a1a2e1", "ʽʼα"),
+        (16, "af", "‾"),
+        (22, "95", "•"),
+        (13, "815f5c", "\\\\"),
+        (12, "a1c0", "\\"),
         (45, "ff", b"\xff"),  # not valid: as it is stored
         (3, "41", b"A"),  # dec8, which Python does not know
     ],

@@ -56,6 +56,17 @@ _CODECS = {
     for part in numbers
     for number in ([part] if isinstance(part, int) else part)
 }
+_UNLIKE: dict[tuple[int, ...], tuple[str, str]] = {
+    (36, 68): ("№¤", "ⁿ²"),  # cp866
+    (25, 70): ("‘’", "ʽʼ"),  # greek
+    (16, 71): ("¯", "‾"),  # hebrew
+    (22, 75): ("∙", "•"),  # koi8u
+    (13, 88): ("＼", "\\"),  # sjis
+    (12, 91): ("＼", "\\"),  # ujis
+    (97, 98): ("〜‖−¢£¬", "～∥－￠￡￢"),  # eucjpms
+}
+"""Characters that Python's codec of a charset has, and what servers have there (seen with MariaDB 10.11 and MySQL 9.7)."""
+_TABLES = {number: str.maketrans(*pair) for numbers, pair in _UNLIKE.items() for number in numbers}
 _UCA_1400 = {0: "utf_8", 1: "utf_8", 2: "utf_16_be", 3: "utf_16_be", 4: "utf_32_be"}
 
 
@@ -75,11 +86,14 @@ def text_decoder(collation: int) -> Callable[[bytes], str | bytes]:
     if codec == "latin1":
         return _decode_latin1
 
+    table = _TABLES.get(collation - 1024 if 1024 <= collation < 2048 else collation)
+
     def decode(data: bytes) -> str | bytes:
         try:
-            return data.decode(codec)
+            text = data.decode(codec)
         except UnicodeDecodeError:
             return data
+        return text.translate(table) if table else text
 
     return decode
 
