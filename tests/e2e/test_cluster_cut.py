@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def each_part_lies_at_its_own_group(world: ClusterWorld) -> None:
 
 def housekeep_days_later(world: ClusterWorld, days: float) -> None:
     world.app.clock = lambda: time.time() + days * 86_400
-    housekeep(world.app, world.receiver)
+    housekeep(world.app, replace(world.receiver, partition_interval_ms=DAY))
 
 
 def test_what_spans_is_cut_and_moves_and_settles_and_reads_the_same(world: ClusterWorld, ask: Ask) -> None:
