@@ -63,7 +63,7 @@ AT_WORK = frozenset(
 _OF_THE_DISK = "lost+found"  # at the root of a file system; only root can read it
 COPIES = ("snapshot", "pipe")
 """Beside `sequence`: hard links that IoTDB (1.0 to 2.x) makes of its files, for another data node, for Ratis, for a Pipe."""
-_IN_COPIES = re.compile(r"(?:^|/)(?:snapshot/(?:.+/)?(?:un)?sequence/|pipe/tsfile/)", re.DOTALL)
+_IN_COPIES = re.compile(r"(?:^|/)(?:snapshot/[^/]+-\d+/[^/]+/(?:un)?sequence/|pipe/tsfile/)")
 _OUTPUTS = (".inner", ".cross", ".target", ".merge", ".settle", ".vm", ".broken")
 _LOG = "compaction.log"  # 0.13 to 2.x: a TsFile's name and more, then `.inner-`, `.cross-`, `.insertion-` or `.settle-`
 _COMPACTING = (_LOG, ".inner", ".cross", ".target", ".merge", ".settle")

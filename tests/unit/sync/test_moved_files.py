@@ -139,3 +139,20 @@ def test_a_file_moves_after_its_points_have_settled(tmp_path: Path, monkeypatch:
     assert world.sync().code == 0
     assert times(world) == [2, 3, 4]
     assert_nothing_kept(world)
+
+
+@pytest.mark.parametrize(
+    "place", [COLD, f"cold/snapshot/root.sg-0/1_1/{NAME}"], ids=["still copied", "a link of a snapshot"]
+)
+def test_what_only_looks_like_the_moved_file_drops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    world = start(tmp_path, monkeypatch, "apply")
+    copy(world, HOT, place)
+    if place == COLD:
+        (world.site / f"{place}.resource").unlink()
+    world.site_keys = {"data": ["cold"]}
+    world.write_settings()
+    assert world.sync().code == 0
+    assert times(world) == [1, 2, 3]
+    assert world.run("status").json["links"][0]["kept_files"] == 0

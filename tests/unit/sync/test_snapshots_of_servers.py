@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.commanded import Commanded
 from tests.small_files import deletion, sealed
+from tidemark.tsfiles import sealed as sealed_files
 
 D = "root.sg.d"
 FILE = "data/sequence/root.sg/0/0/1600000000001-1-0-0.tsfile"
@@ -40,3 +42,14 @@ def test_what_is_deleted_after_the_snapshot_is_gone_in_the_catalog(world: Comman
     assert world.sync().code == 0
     assert [row[2] for row in world.rows()] == ["1"]
     assert world.run("verify", "--deep").code == 0
+
+
+def test_what_a_former_version_sent_of_them_goes(world: Commanded, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as former:
+        former.setattr(sealed_files, "_IN_COPIES", re.compile("nothing"))
+        assert world.sync().json["files"] == 2
+    world.put(FILE, {**world.sealed[FILE], ".mods": deletion(f"{D}.s", 2, 3).encode()})
+    assert world.sync().code == 0
+    assert [row[2] for row in world.rows()] == ["1"]
+    assert world.run("verify", "--deep").code == 0
+    assert world.sync().json["state"] == "nothing"

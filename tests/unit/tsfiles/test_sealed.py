@@ -186,6 +186,7 @@ def test_what_is_hidden_is_hidden_below_the_data_folder(above: str) -> None:
         ("data/unsequence/pipe/0/7/100-1-0-0.tsfile", False),
         ("data/sequence/root.snapshot/0/7/100-1-0-0.tsfile", False),
         ("data/snapshots/sequence/root.a/0/7/100-1-0-0.tsfile", False),
+        ("data/snapshot/plant1/data/sequence/root.a/0/7/100-1-0-0.tsfile", False),  # of a disk, by the operator
     ],
 )
 def test_links_that_a_server_makes_of_its_files_are_none_of_them(path: str, hidden: bool) -> None:

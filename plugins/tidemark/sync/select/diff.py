@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tidemark.stores.listing import FolderFiles, folders_of
 from tidemark.stores.protocol import Entry
 from tidemark.tsfiles.names import RESOURCE, SUFFIX, parse_former_path, parse_source_path
-from tidemark.tsfiles.sealed import COMPANION_BYTES, Classified, SealedFile, lone_mods, stem_of
+from tidemark.tsfiles.sealed import COMPANION_BYTES, Classified, SealedFile, is_hidden, lone_mods, stem_of
 from tidemark.tsfiles.sealed import Entry as AnyEntry
 
 
@@ -52,7 +52,7 @@ class Compared:
     listed: int = 0  # TsFiles in the listing, whatever their state
     known: int = 0  # rows that are not gone
     outside: list[str] = field(default_factory=list)  # known, but below no data folder: they were not listed
-    moved: list[KnownFile] = field(default_factory=list)  # likewise, and the same file is listed below a data folder
+    moved: dict[str, KnownFile] = field(default_factory=dict)  # likewise; by the path at which the same file is listed
 
 
 class Kind(enum.StrEnum):
@@ -90,16 +90,24 @@ class Changes:
 
 
 def compare_listing(
-    entries: Iterable[Entry], rows: Iterable[Sequence[Any]], left_out: str = "", everything: bool = False
+    entries: Iterable[Entry],
+    rows: Iterable[Sequence[Any]],
+    left_out: str = "",
+    everything: bool = False,
+    *,
+    data_folders: Sequence[str] = (),
 ) -> Compared:
     """Merge the listing with the ledger's rows (columns of `KnownFile`); both ordered by path, in bytes.
 
     `left_out`: the reason of files that the current patterns exclude; with the same content they count as unchanged.
+    What is hidden below `data_folders` counts as not listed.
     `everything`: treat every listed TsFile as differing (send all again). Memory grows only with what differs.
     """
     out = Compared()
     known = _Rows(rows)
     for files in folders_of(entries):
+        if data_folders and is_hidden(files.prefix, data_folders):
+            continue
         out.prefixes.add(files.prefix)
         for row in known.rows_before(files.prefix + files.names[0]):
             _note_absent(row, out)
@@ -124,11 +132,12 @@ def set_outside(compared: Compared, data_folders: Sequence[str], entries: Iterab
     compared.folders -= {row.path.rpartition("/")[0] for row in away}
     former = {row.path: name for row in away if (name := parse_former_path(row.path, data_folders))}
     bases = {path.rpartition("/")[2] for path in former}
-    paths = (files.prefix + name for files in folders_of(entries) for name in files.names if name in bases)
+    shown = (files for files in folders_of(entries) if not is_hidden(files.prefix, data_folders))
+    paths = (files.prefix + name for files in shown for name in files.names if name in bases)
     listed = {name[1:]: path for path in paths if (name := parse_source_path(path, data_folders))}
     moved = {path: listed[name[1:]] for path, name in former.items() if name[1:] in listed}
     compared.folders |= {path.rpartition("/")[0] for path in moved.values()}
-    compared.moved = [row for row in away if row.path in moved]
+    compared.moved = {moved[row.path]: row for row in away if row.path in moved}
     compared.outside = [row.path for row in away if row.path not in moved]
 
 
@@ -145,11 +154,13 @@ def classify_changes(
     hidden = tuple(f"{path}/" if path else "" for path in odd)
     unseen = {row.path for row in compared.absent if row.path in odd or row.path.startswith(hidden)}
     open_again = [p for p, row in compared.differing.items() if row and row.state != "gone" and p not in sealed]
+    on_the_way = [row.path for path, row in compared.moved.items() if path not in sealed]  # it may still be copied
+    moved = [row for path, row in compared.moved.items() if path in sealed]
     return Changes(
         changed=tuple(changed),
         live=tuple(file for file in classified.sealed if file.entry.path not in moving),
-        vanished=(*(row for row in compared.absent if row.path not in unseen), *compared.moved),
-        unjudged=tuple(sorted([*unseen, *open_again, *compared.outside])),
+        vanished=(*(row for row in compared.absent if row.path not in unseen), *moved),
+        unjudged=tuple(sorted([*unseen, *open_again, *on_the_way, *compared.outside])),
         skipped=(*classified.skipped, *((path, OUTSIDE) for path in compared.outside)),
     )
 

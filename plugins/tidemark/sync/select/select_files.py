@@ -169,8 +169,7 @@ def _partitions_folders(compared: Compared, data: Sequence[str]) -> set[str]:
     if not compared.folders:
         return set()
     folders = tuple(data)
-    shown = (folder for folder in compared.folders if not is_hidden(folder, folders))
-    places = {place[1:] for folder in shown if (place := parse_place(folder, folders))}
+    places = {place[1:] for folder in compared.folders if (place := parse_place(folder, folders))}
     found = {prefix.rstrip("/") for prefix in compared.prefixes} | compared.folders
     for folder in tuple(found):
         parts = folder.split("/")
@@ -193,7 +192,7 @@ def _list_and_compare(site: Site, everything: bool) -> tuple[Listing, Compared]:
         finally:
             arrived.set()
         known = chain(ahead.result(), rows)
-        compared = compare_listing(listing.entries, known, left_out_reason(site.link), everything)
+        compared = compare_listing(listing.entries, known, left_out_reason(site.link), everything, data_folders=data)
     set_outside(compared, data, listing.entries)
     return listing, compared
 
@@ -232,8 +231,12 @@ def _list_closer(site: Site, glanced: Listing, compared: Compared) -> tuple[List
     entries = entries_in(closer.entries, folders)
     with site.ledger.read() as connection:
         rows = link_rows.files_in(connection, site.link.name, folders)
-    again = compare_listing(entries, rows, left_out_reason(site.link))
-    in_them = [files for files in folders_of(glanced.entries) if files.folder in folders]
+    again = compare_listing(entries, rows, left_out_reason(site.link), data_folders=site.site.data)
+    in_them = [
+        files
+        for files in folders_of(glanced.entries)
+        if files.folder in folders and not is_hidden(files.prefix, site.site.data)
+    ]
     again.folders |= folders
     again.listed += compared.listed - sum(name.endswith(SUFFIX) for files in in_them for name in files.names)
     again.known, again.outside, again.moved = compared.known, compared.outside, compared.moved
