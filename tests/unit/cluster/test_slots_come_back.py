@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
 
 from tests.clustered import Clustered, logs_tell_the_catalog
 from tests.small_files import sealed, source
 from tidemark.cluster.membership.change import Wanted, change_nodes
+from tidemark.cluster.replicas import commit
 from tidemark.cluster.replicas.commit import record_slots
 from tidemark.operations.rebuild.from_nodes import open_from_nodes
 from tidemark.operations.rebuild.rebuild import rebuild_ledger
@@ -17,6 +19,7 @@ from tidemark.receiver.read import Query, read
 from tidemark.settings.model import NodeSettings
 
 DATABASES = range(1, 9)
+MIGRATION = Path(__file__).parents[3] / "sql" / "0029_group_cover_anew.sql"
 
 
 class Changing(Clustered):
@@ -92,3 +95,19 @@ def test_a_node_that_joined_is_lost_before_its_slots_moved_and_they_go_back(tmp_
         del centre.app.settings.nodes["n5"]
         centre.rebuild()
         assert centre.rows() == expected
+
+
+def test_the_logs_of_a_former_version_are_mended_by_the_next_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    centre = Changing(tmp_path, "n1", "n2", "n3", joins="n3", replicas=2)
+    mine = centre.databases_of("n3")
+    with monkeypatch.context() as former:
+        former.setattr(commit, "_find_kept", lambda _connection, _cluster, cover: cover.slots)
+        change_nodes(centre.app, centre.receiver, Wanted("remove", "n3"))
+        centre.load_into(*mine, later=100)
+        change_nodes(centre.app, centre.receiver, Wanted("add", "n3"))
+    with centre.app.ledger.write() as connection:
+        connection.execute(sa.text(MIGRATION.read_text().partition("\n\n")[2].rstrip(";\n")))
+    with centre.cluster() as cluster:
+        record_slots(cluster)
+    assert centre.rows_from_nodes() == centre.rows()
+    logs_tell_the_catalog(centre)

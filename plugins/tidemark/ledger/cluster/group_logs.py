@@ -2,7 +2,7 @@
 
 A row is changed by compare-and-swap of epoch and operation, in the caller's transaction: an epoch is given once, and who
 lost the group to another commits nothing. Source: docs/decisions/0024, sql/0017_group_log.sql,
-sql/0018_group_cover.sql, sql/0026_log_reading.sql.
+sql/0018_group_cover.sql, sql/0026_log_reading.sql, sql/0029_group_cover_anew.sql.
 """
 
 from __future__ import annotations
