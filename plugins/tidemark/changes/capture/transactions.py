@@ -389,11 +389,11 @@ class _Open:
             one_phase = Mark(COMMIT, "xa_one_phase")
             yield from self._end(one_phase if body.is_one_phase else Mark(XA_PREPARE, name_xa(body.xa)))
         elif isinstance(body, Query):
-            if self.rules.catalog is not None:
-                self.rules.catalog.note_statement(body, self._find_place(event.position))
             if self.alters_nothing:
                 self.is_whole = True
                 return
+            if self.rules.catalog is not None:
+                self.rules.catalog.note_statement(body, self._find_place(event.position))
             if read_statement(body, (0, 0, 0)) is not None and (renames := find_renames(body)):
                 self.rules.on_renames(renames, (self.rules.change_id, number_of(self.begins[0]), self.begins[1]))
             yield from self._take_statement(body)

@@ -252,6 +252,8 @@ def _read_events(
             yield RawEvent(file, at, header, b"")
         elif header.type == _ROTATE and is_odd:
             named = read_rotate(Cursor(_without_checksum(data), "a ROTATE event", HEADER_BYTES))
+            if file and header.log_pos == at + size:
+                newest = _ROTATE  # it stands in the log, without a time
             if begin and not file and (named.file, named.position) != (begin.file, begin.position):
                 raise CorruptionError(
                     f"{peer} begins at {named.file}:{named.position}, not where it was asked to", subject=peer
@@ -262,7 +264,7 @@ def _read_events(
         elif file and header.type == EventType.FORMAT_DESCRIPTION:
             if begin and newest not in _LASTS and not any(data[_CREATED]):
                 # By GTIDs MariaDB sends no time of creation.
-                raise UnreachableError(
+                raise BinlogGapError(
                     f"{peer} goes on with {file}, and the log before has no end: it was made anew meanwhile", subject=peer
                 )
             newest = _NONE

@@ -176,12 +176,14 @@ class CatalogFiles:
             found = _State(int(told["end"]), points, {name: dict(one) for name, one in told["fields"].items()})
         except (ValueError, KeyError, TypeError, AttributeError) as wrong:
             raise CorruptionError(
-                f"{self.root / STATE}: {wrong}", hint="give the sink and its site a new folder", subject=str(self.root)
+                f"{self.root / STATE}: {wrong}",
+                hint="begin a sink of another name, with a site and a folder of its own",
+                subject=str(self.root),
             ) from wrong
         if begun != self._begun:
             raise UsageError(
                 f"{self.root} was begun with {_tell(begun)}, and its site says {_tell(self._begun)}",
-                hint="give the site its former values, or give the sink and its site a new folder and the site a new id",
+                hint="give the site its former values, or begin a sink of another name, with a site and a folder of its own",
                 subject=str(self.root),
             )
         return found

@@ -207,9 +207,11 @@ def _open_task(sink: Sink) -> None:
 def _require_target(sink: Sink) -> None:
     """Raise DiskAwayError where the target has nothing, or a catalog less, of what the ledger says is written to it."""
     with sink.app.ledger.read() as connection:
-        batch = read_batch(connection, sink.name)
+        batch, tables = read_batch(connection, sink.name), read_sink_tables(connection, sink.name)
     if batch is None or not (batch.is_written or batch.number > 1):
         return
+    if sink.settings.kind == DELTA and not any(one.key for one in tables.values()):
+        return  # no table was written: a former version left no mark then
     if sink.settings.kind == CATALOG:
         is_there = sink.target.find_end() >= (batch.end if batch.is_written else 2)
     else:
