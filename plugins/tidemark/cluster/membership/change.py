@@ -42,7 +42,7 @@ from tidemark.cluster.replicas.promote import require_newest
 from tidemark.cluster.slots.balance import balance_of
 from tidemark.cluster.slots.hash_ring import Group, SlotHash
 from tidemark.engines.choose import EngineChoice
-from tidemark.errors import NoQuorumError, NotFoundError, RetryableError, UsageError
+from tidemark.errors import LeaseHeldError, NoQuorumError, NotFoundError, RetryableError, UsageError
 from tidemark.ledger import journal
 from tidemark.ledger.cluster import copies as copy_rows
 from tidemark.ledger.cluster import moves as move_rows
@@ -247,7 +247,8 @@ def change_nodes(
             phases.run_phase_one(phase)
             if wanted.supersedes:
                 # A slot may be back at a group whose log never told that it went: who reads logs alone would believe it.
-                with suppress(NoQuorumError):  # the end of the change records it
+                # CRASH WINDOW: the table is in force, and no log tells of it: the end of the change records it.
+                with suppress(NoQuorumError, LeaseHeldError):
                     record_slots(cluster.reload_table())
     if wait:
         migrate_slots(app, receiver, progress, engine=engine)
