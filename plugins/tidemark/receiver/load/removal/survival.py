@@ -53,7 +53,8 @@ class Question:
         if not self.made and not self.gone.mods_location and self.gone.points:
             return None
         gone, *made = (HeldFile(file.location, file.mods_location, file.prefix) for file in (self.gone, *self.made))
-        return SurvivalTask(root, self.gone.database, gone, tuple(made))
+        is_moved = [file.sha256 for file in self.made] == [self.gone.sha256]
+        return SurvivalTask(root, self.gone.database, gone, tuple(made), is_moved)
 
     @property
     def bytes(self) -> int:
@@ -119,7 +120,8 @@ class _Neighbours:
         self._found: dict[tuple[str, int, int], list[tuple[SourceName, CatalogFile, float]]] = {}
 
     def made_since(self, gone: CatalogFile) -> tuple[CatalogFile, ...]:
-        """List files that may hold its points, lowest rank first. Only the same file, moved, may have arrived earlier."""
+        """List files that may hold its points, lowest rank first. Only the same file, moved, may have arrived earlier. Where
+        its bytes are the same, it alone is listed: points that were deleted there since are no loss."""
         name = parse_former_path(gone.path, self._origin.data)
         if name is None:
             return ()
@@ -129,6 +131,9 @@ class _Neighbours:
             for other, row, since in self._live_neighbours(gone)
             if may_hold(other, name) and (since >= came or is_same_file(other, name))
         ]
+        moved = [row for row in made if row.sha256 == gone.sha256]
+        if moved:
+            return (moved[0],)
         return tuple(sorted(made, key=lambda row: row.rank))
 
     def _live_neighbours(self, gone: CatalogFile) -> list[tuple[SourceName, CatalogFile, float]]:

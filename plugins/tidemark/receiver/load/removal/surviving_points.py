@@ -40,12 +40,14 @@ class HeldFile:
 
 @dataclass(frozen=True)
 class SurvivalTask:
-    """`gone`: the vanished file. `made`: newer files of its site that a compaction may have made."""
+    """`gone`: the vanished file. `made`: newer files of its site that a compaction may have made. `is_moved`: the one of
+    these has its bytes."""
 
     root: str
     database: str
     gone: HeldFile
     made: tuple[HeldFile, ...]
+    is_moved: bool = False
 
     @property
     def subject(self) -> str:
@@ -83,6 +85,8 @@ def find_surviving_points(task: SurvivalTask) -> Evidence:
 
 
 def _compare_points(task: SurvivalTask) -> Evidence:
+    if task.is_moved:
+        return Evidence(Survival.LIVES, (0,), "it has the same bytes")
     with ExitStack() as stack:
         gone = _open_held(task, task.gone, stack)
         made = {place: _open_held(task, one, stack) for place, one in enumerate(task.made)}
