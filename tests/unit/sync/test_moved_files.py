@@ -156,3 +156,16 @@ def test_what_only_looks_like_the_moved_file_drops_nothing(
     assert world.sync().code == 0
     assert times(world) == [1, 2, 3]
     assert world.run("status").json["links"][0]["kept_files"] == 0
+
+
+@pytest.mark.parametrize("deletes", ["keep", "apply"])
+def test_a_file_is_moved_and_all_its_points_are_deleted_before_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deletes: str
+) -> None:
+    world = start(tmp_path, monkeypatch, deletes)
+    copy(world, HOT, COLD)
+    drop(world, HOT)
+    delete(world, COLD, 1, 3)
+    assert world.sync().code == 0
+    assert times(world) == []
+    assert_nothing_kept(world)
