@@ -425,6 +425,46 @@ def test_a_log_that_was_made_again_within_a_second_is_known_by_its_rows(world: W
     assert world.read() == before
 
 
+def make_log_of_text(collation: int, text: str) -> bytes:
+    """A row with a VARCHAR of these bytes, and a statement of a client of this charset with them."""
+    data = bytes.fromhex(text)
+    table = table_map([T.VARCHAR], uint(40, 2), charset(collation), field(4, b"\x01a"))
+    row = rows_event(b"\0" + bytes([len(data)]) + data, 1, kind=E.WRITE_ROWS_V1)
+    client = b"\x04" + 3 * uint(collation, 2)
+    statement = bytes(11) + uint(len(client), 2) + client + b"\0ALTER TABLE db.t COMMENT '" + data + b"'"
+    events = event(E.MARIA_GTID, uint(1, 8) + uint(0, 4) + bytes(7)), table, row, event(E.QUERY, statement)
+    return log(*events, event(E.XID, uint(9, 8)), server="10.11.9-MariaDB")
+
+
+@pytest.mark.parametrize(
+    ("former", "now", "texts", "other"),
+    [
+        ((51, "b9"), (36, "fc"), "№ⁿ", "fd"),  # cp866
+        ((8, "af"), (16, "af"), "¯‾", "2d"),  # hebrew
+        ((95, "815f"), (13, "815f"), "＼\\", "8160"),  # sjis, "～"
+        ((12, "a1c1"), (97, "a1c1"), "〜～", "a1c2"),  # eucjpms, "∥"
+    ],
+)
+def test_a_log_is_known_again_where_a_former_version_stored_another_character_than_the_server_has(
+    world: World, former: tuple[int, str], now: tuple[int, str], texts: str, other: str
+) -> None:
+    """It was that of Python's codec. Here the store gets it from a log whose charset has it."""
+    place = world.folder / "mysql-bin.000001"
+    place.write_bytes(make_log_of_text(*former))
+    world.capture("--files", str(place))
+    before = world.read()
+    assert [line["after"] for line in before if line["k"] == "row"] == [[texts[0]]]
+    place.write_bytes(make_log_of_text(now[0], other))
+    world.run("capture", "orders", "--files", str(place)).refused(6, "mysql-bin.000001", "other rows")
+    place.write_bytes(make_log_of_text(*now))
+    assert world.capture("--files", str(place))["state"] == "nothing new"
+    assert world.read() == before
+    (world.folder / "new").mkdir()
+    new = World(world.folder / "new")
+    new.capture("--files", str(place))
+    assert [line["after"] for line in new.read() if line["k"] == "row"] == [[texts[1]]]
+
+
 @pytest.mark.parametrize(("first", "then"), [("db.*", "other.*"), ("other.*", "db.*")])
 def test_a_log_is_known_again_whatever_tables_are_taken_now(world: World, first: str, then: str) -> None:
     place = world.folder / "mysql-bin.000001"

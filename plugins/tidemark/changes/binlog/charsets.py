@@ -67,6 +67,7 @@ _UNLIKE: dict[tuple[int, ...], tuple[str, str]] = {
 }
 """Characters that Python's codec of a charset has, and what servers have there (seen with MariaDB 10.11 and MySQL 9.7)."""
 _TABLES = {number: str.maketrans(*pair) for numbers, pair in _UNLIKE.items() for number in numbers}
+_REPRS = {ord(ours): repr(theirs)[1:-1] for pair in _UNLIKE.values() for ours, theirs in zip(*pair, strict=True)}
 _UCA_1400 = {0: "utf_8", 1: "utf_8", 2: "utf_16_be", 3: "utf_16_be", 4: "utf_32_be"}
 
 
@@ -105,3 +106,9 @@ def _decode_latin1(data: bytes) -> str:
     """The servers' latin1 is cp1252, with the five bytes that cp1252 leaves free as control characters."""
     text = data.decode("latin-1")
     return text if text.isascii() else text.translate(_LATIN1)
+
+
+def describe_alike(value: object) -> str:
+    """The `repr` of what is or holds text, with the servers' characters where it has those of Python's codecs: stores have
+    the latter, too, from versions that did not tell them apart."""
+    return repr(value).translate(_REPRS)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from tidemark.changes.binlog.charsets import describe_alike
 from tidemark.changes.capture.batches import convert_stream
 from tidemark.changes.capture.transactions import CutOff, Rules, Transactions
 from tidemark.changes.connection.model import Dump
@@ -51,12 +52,12 @@ def read_beginning(records: Iterable[Record]) -> Beginning:
             found.is_whole = False
             break
         if isinstance(record, Ddl):
-            found.rows.setdefault("", []).append(record.sql)
+            found.rows.setdefault("", []).append(describe_alike(record.sql))
         elif isinstance(record, Rows):
             table = found.rows.setdefault(f"{record.shape.database}.{record.shape.table}", [])
             size += record.batch.nbytes
             for row in record.rows():
-                table.append(repr((int(row.op), row.before, row.after)))
+                table.append(describe_alike((int(row.op), row.before, row.after)))
                 rows += 1
     return found
 
