@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.binlog_maker import SIGNED, field, log, rows_event, table_map, uint
+from tests.binlog_maker import SIGNED, charset, field, log, rows_event, table_map, uint
+from tests.commanded import Said
 from tests.unit.changes.test_capture import NAMES, World
-from tests.unit.changes.test_incidents import XID, maria, prepared_xa
+from tests.unit.changes.test_incidents import XID, maria, prepared_xa, query
 from tidemark.changes.binlog.layout import EventType as E
 from tidemark.changes.binlog.tables import ColumnType as T
 from tidemark.changes.store.disk import Disk
@@ -37,7 +38,8 @@ def planted(captured: World, folder: Path, change: Change) -> World:
         (folder / path.name).symlink_to(path)
     world.config.write_bytes(captured.config.read_bytes())
     (folder / "store").mkdir()
-    (folder / "store" / "source.json").write_bytes((captured.folder / "store" / "source.json").read_bytes())
+    for name in ("source.json", "patterns.json"):
+        (folder / "store" / name).write_bytes((captured.folder / "store" / name).read_bytes())
     reader = Reader(Disk(captured.folder / "store"))
     with Writer(Disk(folder / "store"), 1) as writer:
         for transaction in change(one for _, one in reader.read_whole()):
@@ -101,6 +103,16 @@ def renamed(number: int) -> Change:
     return change
 
 
+def changed(number: int) -> Change:
+    """The first value of this transaction that is a number."""
+
+    def change(found: Iterable[Transaction]) -> Iterator[Transaction]:
+        for at, one in enumerate(found, 1):
+            yield from with_one_value_changed([one]) if at == number else [one]
+
+    return change
+
+
 def with_one_value_changed(found: Iterable[Transaction]) -> Iterator[Transaction]:
     is_done = False
     for one in found:
@@ -157,9 +169,75 @@ def test_tables_are_judged_by_what_was_asked_for_when_they_were_captured(world: 
         {row["db"] for row in world.read() if row["k"] == "row" and (row["seq"] < 100) == first} for first in (True, False)
     ]
     assert len(tables[order]) == 1 < len(tables[1 - order])
+    (world.folder / "store" / "patterns.json").write_bytes(b"{")
+    damaged = world.run("verify", "orders", "--deep", "--files", *files)
+    damaged.refused(7, "patterns.json of the store is damaged")
+    assert "remove it" in damaged.json["hint"]
     (world.folder / "store" / "patterns.json").unlink()
     world.write_settings(asked[1])
     assert set(prove(world, "--deep", code=20)["logs"]["counts"]) == {"changed"}, "they are what tells it"
+
+
+MARIA = "10.11.9-MariaDB"
+SOUND, ANOTHER, NAMELESS, OLD = (
+    [
+        table_map([kind], b"", SIGNED, *names, table_id=number).replace(b"\x01t\0", table),
+        rows_event(b"\0" + value, 1, kind=E.WRITE_ROWS_V1, table_id=number),
+    ]
+    for number, table, kind, value, names in (
+        (7, b"\x01t\0", T.LONG, uint(7, 4), [field(4, b"\x01a")]),
+        (8, b"\x01x\0", T.LONG, uint(7, 4), [field(4, b"\x01a")]),
+        (8, b"\x01x\0", T.LONG, uint(7, 4), []),  # the log does not tell the names of its columns
+        (8, b"\x01x\0", T.DATETIME, b"\xff" * 8, [field(4, b"\x01a")]),  # DATETIME(6) of MariaDB 5.3
+    )
+)
+LARGE = [  # more than is decoded together
+    table_map([T.LONG, T.BLOB], b"\4", SIGNED, charset(63), field(4, b"\x01a\x01b")),
+    rows_event(b"\0" + uint(7, 4) + uint(1 << 20, 4) + bytes(1 << 20), 2, kind=E.WRITE_ROWS_V1),
+]
+
+
+@pytest.mark.full_after(1)
+@pytest.mark.parametrize(
+    ("events", "refused", "number"),
+    [
+        ([maria(2), *SOUND, *NAMELESS, XID], 6, 2),
+        (prepared_xa(*SOUND, *NAMELESS), 6, 3),
+        ([maria(2), *SOUND, *OLD, XID], 7, 2),
+        ([maria(2), *LARGE, *OLD, XID], 7, 2),
+        (prepared_xa(*SOUND, *OLD), 7, 3),
+        ([maria(2), *ANOTHER, query(b"ROLLBACK"), maria(3), *SOUND, XID], 6, 3),
+    ],
+    ids=["no names", "no names, xa", "no value", "no value, large", "no value, xa", "rolled back"],
+)
+def test_a_table_that_ended_the_capture_and_was_left_out_then_does_no_harm(
+    tmp_path: Path, events: list[bytes], refused: int, number: int
+) -> None:
+    """Nor before a table came in. The rows that stand beside it are compared."""
+    folders = [tmp_path / name for name in ("excluded", "widened", "changed")]
+    first, later, last = ([maria(at), *SOUND, XID] for at in (1, 4, 5))
+    for folder in folders:
+        folder.mkdir()
+
+    def capture(world: World, *found: bytes) -> Said:
+        place = world.folder / "mysql-bin.000001"
+        place.write_bytes(log(*found, server=MARIA))
+        return world.run("capture", "orders", "--files", str(place))
+
+    excluded, widened = World(folders[0]), World(folders[1])
+    assert capture(excluded, *first).code == 0
+    capture(excluded, *first, *events, *later).refused(refused)
+    excluded.write_settings('exclude = ["db.x"]')
+    assert capture(excluded, *first, *events, *later).code == 0
+    assert prove(excluded, "--deep")["differences"] == []
+    [one] = prove(planted(excluded, folders[2], changed(number)), "--deep", code=20)["differences"]
+    assert one["what"] == "changed" and one["problem"].startswith(f"0-1-{number} ")
+
+    widened.write_settings('tables = ["db.t"]')
+    assert capture(widened, *first, *events, *later).code == 0
+    widened.write_settings()
+    assert capture(widened, *first, *events, *later, *last).code == 0
+    assert prove(widened, "--deep")["differences"] == []
 
 
 def test_without_gtids_places_are_compared(tmp_path: Path) -> None:

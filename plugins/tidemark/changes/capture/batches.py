@@ -47,11 +47,13 @@ def convert_items(transactions: Sequence[Sequence[Item]]) -> list[list[Record]]:
     return [found.make_records(items) for items in transactions]
 
 
-def convert_stream(items: Iterable[Item]) -> Iterator[Record]:
+def convert_stream(
+    items: Iterable[Item], convert: Callable[[Sequence[Sequence[Item]]], list[list[Record]]] = convert_items
+) -> Iterator[Record]:
     """The records of one transaction, which memory may not hold."""
     left = iter(items)
     while (found := gather_items(left))[0]:
-        yield from convert_items([found[0]])[0]
+        yield from convert([found[0]])[0]
 
 
 def convert_run(run: Run, is_wanted: Callable[[Table], bool], mark: Mark) -> stored.Run | None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from itertools import chain
 from typing import ClassVar, NamedTuple
 
+from tidemark.changes.binlog import rows as binlog
 from tidemark.changes.binlog.events import Query
 from tidemark.changes.binlog.gtid_sets import contains_gtid
 from tidemark.changes.binlog.tables import Table
@@ -25,6 +26,8 @@ from tidemark.changes.capture.plain import Gtids
 from tidemark.changes.capture.rows import MOST_BYTES, Item, gather_items
 from tidemark.changes.capture.run import GAP, parse_gtids
 from tidemark.changes.capture.transactions import (
+    ROLLED_BACK,
+    UNPROVED,
     XA_COMMIT,
     XA_PREPARE,
     XA_ROLLBACK,
@@ -38,10 +41,13 @@ from tidemark.changes.store.block import decode_gtids
 from tidemark.changes.store.model import BinlogInfo, Mark, Op, Record, Rows, SchemaChange, Shape
 from tidemark.changes.store.read import Reader
 from tidemark.changes.store.view import read_first
+from tidemark.errors import UnsupportedError
 from tidemark.progress import Progress, Tick, ignore_progress
 
 MISSING, DOUBLE, UNKNOWN, CHANGED = "missing", "double", "unknown", "changed"
 """What may be wrong with a transaction: only the log has it, the store has it twice, only the store has it, rows differ."""
+UNREADABLE = "unreadable"
+"""The word of the mark that stands for rows of a log that cannot be read. `text`: their table."""
 MOST_TOLD = 100
 """Differences that are named; the others are counted."""
 MOST_TOGETHER = 1000
@@ -65,7 +71,7 @@ def _want_all(_database: str, _table: str) -> bool:
 
 class Seen(NamedTuple):
     """A transaction of either side. `digests`: of its records, none where they are not compared. Of a log's transaction: one
-    for each choice of tables that the store was captured with. `seq`: 0 of a log's."""
+    for each choice of tables that the store was captured with, b"" where that is not compared. `seq`: 0 of a log's."""
 
     gtid: str
     info: BinlogInfo
@@ -210,7 +216,8 @@ class _Comparison:
 
     def _compare(self, stored: Seen, logged: Seen) -> None:
         self.proof.compared += 1
-        if logged.digests and stored.digests[0] != logged.digests[bisect_right(self.firsts, stored.seq)]:
+        expected = logged.digests[bisect_right(self.firsts, stored.seq)] if logged.digests else b""
+        if expected and stored.digests[0] != expected:
             self.proof.add(CHANGED, str(stored))
 
     def _is_before_store(self, seen: Seen) -> bool:
@@ -327,7 +334,9 @@ class _Logs:
         self._choices = choices
         self._deep = deep
         self._catalog = rules.catalog
-        self._transactions = Transactions(self._note_files(dump), rules, ahead=True)
+        self._wants = rules.wants
+        self._tables: dict[str, tuple[str, str]] = {}  # wanted ones that came, by what a mark calls them
+        self._transactions = Transactions(self._note_files(dump), replace(rules, wants=self._note_table), ahead=True)
         self._prepared: dict[str, _Digest | None] = {}
         self.before: Gtids = None
         self.files: set[int] = set()
@@ -339,6 +348,12 @@ class _Logs:
                 last = raw.file
                 self.files.add(number_of(last))
             yield raw
+
+    def _note_table(self, database: str, table: str) -> bool:
+        if not self._wants(database, table):
+            return False
+        self._tables[f"{database}.{table}"] = (database, table)
+        return True
 
     def __iter__(self) -> Iterator[Seen]:
         waiting: list[tuple[Group, list[Item]]] = []
@@ -357,7 +372,7 @@ class _Logs:
                 if group.is_xa or weight >= MOST_BYTES:
                     yield from self._take_waiting(waiting)
                     waiting, size = [], 0
-                    records = convert_stream(chain(items, group.items))
+                    records = convert_stream(chain(items, group.items), self._convert)
                     digests = self._take_xa(records) if group.is_xa else self._take_large(records)
                     yield Seen(group.head.gtid, group.head.info, digests)
                     continue
@@ -386,11 +401,30 @@ class _Logs:
         return not was_asked
 
     def _take_waiting(self, waiting: list[tuple[Group, list[Item]]]) -> Iterator[Seen]:
-        for (group, _), records in zip(waiting, convert_items([items for _, items in waiting]), strict=True):
+        for (group, _), records in zip(waiting, self._convert([items for _, items in waiting]), strict=True):
             yield Seen(group.head.gtid, group.head.info, self._digest(records).take())
 
+    def _convert(self, transactions: Sequence[Sequence[Item]]) -> list[list[Record]]:
+        """The records of transactions. A mark stands for what cannot be read of a table that not every choice wants."""
+        try:
+            return convert_items(transactions)
+        except UnsupportedError:
+            return convert_items([[self._read_or_mark(item) for item in items] for items in transactions])
+
+    def _read_or_mark(self, item: Item) -> Item:
+        if not isinstance(item, binlog.Rows):
+            return item
+        database, name = item.table.database, item.table.name
+        if all(wants(database, name) for wants in self._choices):
+            return item
+        try:
+            convert_items([[item]])
+        except UnsupportedError:
+            return Mark(UNREADABLE, f"{database}.{name}")
+        return item
+
     def _digest(self, records: Iterable[Record] = ()) -> _Digest:
-        return _Digest(self._choices).add_all(records)
+        return _Digest(self._choices, self._tables).add_all(records)
 
     def _take_large(self, records: Iterable[Record]) -> Sequence[bytes]:
         digests = self._digest(records).take()
@@ -422,9 +456,10 @@ class _Logs:
 
 class _Digest:
     """Digests of records, for each of some choices of tables one of what it wants. They do not depend on how rows are put
-    together in batches."""
+    together in batches. `tables`: database and name of those that came, by what marks call them."""
 
-    def __init__(self, choices: Sequence[Wants]) -> None:
+    def __init__(self, choices: Sequence[Wants], tables: Mapping[str, tuple[str, str]] | None = None) -> None:
+        self._tables = tables or {}
         self._parts = [_Part(wants, hashlib.blake2b(digest_size=16)) for wants in choices]
 
     def add_all(self, records: Iterable[Record]) -> _Digest:
@@ -436,9 +471,22 @@ class _Digest:
         if isinstance(record, Rows):
             self._add_rows(record)
             return
+        parts = self._parts
+        if isinstance(record, Mark) and record.word in (UNPROVED, UNREADABLE):
+            parts = self._choose_parts(record)
         told: object = record.shape.as_json() if isinstance(record, SchemaChange) else astuple(record)
-        for part in self._parts:
+        for part in parts:
             part.hash.update(repr(told).encode())
+
+    def _choose_parts(self, mark: Mark) -> list[_Part]:
+        """Those that have what a mark stands for. Where nobody knows what a choice has in its place, it is not compared."""
+        table = self._tables.get(mark.text)
+        parts = self._parts if table is None else [part for part in self._parts if part.wants(*table)]
+        for part in parts:
+            # Which table's rows were rolled back is not told.
+            is_whose = mark.text != ROLLED_BACK or all(part.wants(*each) for each in self._tables.values())
+            part.is_known = part.is_known and is_whose and mark.word != UNREADABLE
+        return parts
 
     def _add_rows(self, rows: Rows) -> None:
         shape = rows.shape
@@ -453,7 +501,7 @@ class _Digest:
                 part.hash.update(told)
 
     def take(self) -> Sequence[bytes]:
-        return [part.hash.digest() for part in self._parts]
+        return [part.hash.digest() if part.is_known else b"" for part in self._parts]
 
 
 @dataclass
@@ -461,3 +509,4 @@ class _Part:
     wants: Wants
     hash: hashlib.blake2b
     shape: Shape | None = None
+    is_known: bool = True

@@ -37,6 +37,7 @@ GO_ON = (
     'unsafe = "mark" of the source goes on without, and then ./tidemark changes bootstrap SOURCE --tables NAME --again'
     " reads what a table has now"
 )
+ROLLED_BACK = "rows that were rolled back stand in the log, with others of tables that cannot be rolled back"
 MOST_HELD = 64 << 20
 """Bytes of rows that are held back behind a savepoint."""
 MOST_MISSES = 8
@@ -442,7 +443,7 @@ class _Open:
             name = find_savepoint(query.sql) if sort is Sort.ROLLBACK_TO_SAVEPOINT else ""
             if not self.savepoints.go_back(name) and self.has_rows:
                 yield from self._distrust(
-                    "rows that were rolled back stand in the log, with others of tables that cannot be rolled back",
+                    ROLLED_BACK,
                     "write to tables of MyISAM, Aria and MEMORY in transactions of their own",
                 )
             if sort is Sort.ROLLBACK:

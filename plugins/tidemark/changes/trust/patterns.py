@@ -19,6 +19,7 @@ PATH = "patterns.json"
 FORMAT = 1
 EVERYTHING = "**"
 _SHOWN = 3
+_REMOVE = "bring it back from a copy, or remove it: then all is judged by the patterns of today's settings"
 _NAMES = (
     "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.TABLES"
     " WHERE TABLE_TYPE NOT IN ('VIEW', 'SYSTEM VIEW')"
@@ -67,7 +68,7 @@ class Taken:
 
 def read_taken(disk: Disk) -> list[Taken]:
     """With which patterns a store was captured, the first ones first; none where nobody noted it."""
-    return read_document(disk, PATH, FORMAT, _decode_taken) or []
+    return read_document(disk, PATH, FORMAT, _decode_taken, hint=_REMOVE) or []
 
 
 def _decode_taken(found: dict[str, Any]) -> list[Taken]:
