@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from math import inf
 from pathlib import Path
@@ -215,17 +215,29 @@ def test_a_log_that_was_purged_is_a_gap(orders: Orders) -> None:
 
 
 def test_following_outlives_the_server(orders: Orders) -> None:
+    follow_over_ends(orders, [orders.server.stop, orders.server.stop])
+
+
+@pytest.mark.soak
+def test_following_outlives_a_server_that_dies(orders: Orders) -> None:
+    """It leaves a log without an end. The one with which it starts again has a time of creation."""
+    follow_over_ends(orders, [orders.server.kill] * 10)
+
+
+def follow_over_ends(orders: Orders, ends: Sequence[Callable[[], None]]) -> None:
     process = orders.start("--follow")
     try:
         choice = random.Random(4)
-        for end in (orders.server.stop, orders.server.kill):  # who dies leaves a log without an end
+        for end in ends:
             # Without this, tables are older than the log of a server that was killed.
             orders.server.run("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
             for _ in range(30):
                 orders.change(choice)
             await_table(orders)
+            before = orders.select()
             end()
             orders.server.restart()
+            assert orders.select() == before, "the server has its rows"
         orders.change(choice)
         await_table(orders)
         orders.run("capture", "orders").refused(5, "capture:orders")
