@@ -89,6 +89,11 @@ class Changes:
     waiting: tuple[Change, ...] = ()
 
 
+def list_shown(entries: Iterable[Entry], data_folders: Sequence[str]) -> Iterator[FolderFiles]:
+    """The folders of a listing, without those that are hidden below these data folders."""
+    return (files for files in folders_of(entries) if not is_hidden(files.prefix, data_folders))
+
+
 def compare_listing(
     entries: Iterable[Entry],
     rows: Iterable[Sequence[Any]],
@@ -105,9 +110,7 @@ def compare_listing(
     """
     out = Compared()
     known = _Rows(rows)
-    for files in folders_of(entries):
-        if data_folders and is_hidden(files.prefix, data_folders):
-            continue
+    for files in list_shown(entries, data_folders) if data_folders else folders_of(entries):
         out.prefixes.add(files.prefix)
         for row in known.rows_before(files.prefix + files.names[0]):
             _note_absent(row, out)
@@ -132,8 +135,7 @@ def set_outside(compared: Compared, data_folders: Sequence[str], entries: Iterab
     compared.folders -= {row.path.rpartition("/")[0] for row in away}
     former = {row.path: name for row in away if (name := parse_former_path(row.path, data_folders))}
     bases = {path.rpartition("/")[2] for path in former}
-    shown = (files for files in folders_of(entries) if not is_hidden(files.prefix, data_folders))
-    paths = (files.prefix + name for files in shown for name in files.names if name in bases)
+    paths = (files.prefix + name for files in list_shown(entries, data_folders) for name in files.names if name in bases)
     listed = {name[1:]: path for path in paths if (name := parse_source_path(path, data_folders))}
     moved = {path: listed[name[1:]] for path, name in former.items() if name[1:] in listed}
     compared.folders |= {path.rpartition("/")[0] for path in moved.values()}

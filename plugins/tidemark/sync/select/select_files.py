@@ -29,12 +29,21 @@ from tidemark.ledger.sender import holds as hold_rows
 from tidemark.ledger.sender import links as link_rows
 from tidemark.ledger.sender import runs as run_rows
 from tidemark.ledger.sender.runs import DROP, HELD, PINNED, PLANNED, SUPERSEDE
-from tidemark.stores.listing import classify_files, entries_in, folders_of, list_names, odd_paths_to_report
+from tidemark.stores.listing import classify_files, entries_in, list_names, odd_paths_to_report
 from tidemark.stores.protocol import UNLISTED, Listing, Range, Tier
 from tidemark.sync.select import snapshot
 from tidemark.sync.select.choose import Facts, Selection, choose_files, exclude_paths, left_out_reason
 from tidemark.sync.select.compacting import hold_back, new_outputs, partitions_at_work, partitions_of_outputs_passed_over
-from tidemark.sync.select.diff import Change, Changes, Compared, Kind, classify_changes, compare_listing, set_outside
+from tidemark.sync.select.diff import (
+    Change,
+    Changes,
+    Compared,
+    Kind,
+    classify_changes,
+    compare_listing,
+    list_shown,
+    set_outside,
+)
 from tidemark.sync.select.owners import require_own_devices
 from tidemark.sync.select.quarantine import kept_back
 from tidemark.sync.select.vanished import View
@@ -232,11 +241,7 @@ def _list_closer(site: Site, glanced: Listing, compared: Compared) -> tuple[List
     with site.ledger.read() as connection:
         rows = link_rows.files_in(connection, site.link.name, folders)
     again = compare_listing(entries, rows, left_out_reason(site.link), data_folders=site.site.data)
-    in_them = [
-        files
-        for files in folders_of(glanced.entries)
-        if files.folder in folders and not is_hidden(files.prefix, site.site.data)
-    ]
+    in_them = [files for files in list_shown(glanced.entries, site.site.data) if files.folder in folders]
     again.folders |= folders
     again.listed += compared.listed - sum(name.endswith(SUFFIX) for files in in_them for name in files.names)
     again.known, again.outside, again.moved = compared.known, compared.outside, compared.moved
