@@ -167,6 +167,8 @@ def append_change(
 def _find_kept(connection: Connection, cluster: Cluster, cover: CoverRow) -> frozenset[int]:
     """Return the slots of which the group's log tells all: it had them by each table since. What others had meanwhile has
     files that this log does not know, also where the group is back that had it before."""
+    if not cover.slots:
+        return cover.slots
     papers = table_rows.tables_between(connection, cover.receiver, cover.table_epoch, cluster.epoch)
     if len(papers) < cluster.epoch - cover.table_epoch - 1:
         return frozenset()
