@@ -258,7 +258,6 @@ def devices_of_files(connection: Connection, file_ids: Iterable[int]) -> dict[in
 class PlacedFile(NamedTuple):
     """The catalog partitions of a live file, and its first and last time in its site's unit."""
 
-    site_id: str
     location: str
     partition_from: int
     partition_to: int
@@ -272,7 +271,7 @@ _RECENT = 1_000  # newest rows of all receivers that are looked at
 def newest_placed(connection: Connection, receiver: str) -> PlacedFile | None:
     """Return the newest live file with points, None if there is none among the newest rows."""
     query = sa.text(
-        "SELECT file_id, site_id, location, partition_from, partition_to"
+        "SELECT file_id, location, partition_from, partition_to"
         " FROM (SELECT * FROM catalog_file ORDER BY file_id DESC LIMIT :recent) AS f"
         " WHERE receiver = :receiver AND state = 'live' AND points > 0 ORDER BY file_id DESC LIMIT 1"
     )
@@ -281,7 +280,7 @@ def newest_placed(connection: Connection, receiver: str) -> PlacedFile | None:
         return None
     times = sa.text("SELECT MIN(start_time), MAX(end_time) FROM catalog_device WHERE file_id = :file")
     first, last = connection.execute(times, {"file": file[0]}).one()
-    return None if first is None else PlacedFile(file[1], file[2], int(file[3]), int(file[4]), int(first), int(last))
+    return None if first is None else PlacedFile(file[1], int(file[2]), int(file[3]), int(first), int(last))
 
 
 def merged_over(connection: Connection, source_ids: Iterable[int]) -> dict[int, tuple[int, ...]]:
